@@ -1,0 +1,1 @@
+"""Many verifier calls: how far do scores move, and what tolerance follows."""

@@ -1,0 +1,1 @@
+"""The planner's names; imports neither torch nor numpy."""

@@ -1,0 +1,1 @@
+"""What is controlled in a verifier call, and restored afterwards."""

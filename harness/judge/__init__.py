@@ -1,0 +1,1 @@
+"""Judging: records in, verdicts out; no I/O."""

@@ -1,0 +1,20 @@
+"""Values of numeric switches as records hold them: requested beside resolved."""
+
+from collections.abc import Mapping
+
+__all__ = ["SwitchValue", "SwitchValues", "differing_switches"]
+
+SwitchValue = bool | int | str | None
+"""None: the switch does not exist on this device or in this library version."""
+
+SwitchValues = dict[str, SwitchValue]
+"""Switch name -> value; names are those of `harness.conditions.switches`."""
+
+
+def differing_switches(
+    commit: Mapping[str, SwitchValue], replay: Mapping[str, SwitchValue]
+) -> tuple[str, ...]:
+    """Return the names whose values differ, a name absent on one side included, sorted."""
+    missing = object()
+    names = sorted(commit.keys() | replay.keys())
+    return tuple(n for n in names if commit.get(n, missing) != replay.get(n, missing))

@@ -1,0 +1,1 @@
+"""Backends that score branches, behind one small protocol."""
