@@ -8,6 +8,7 @@ file and line, never dropped in silence.
 import errno
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,17 +59,19 @@ def write_atomic(path: Path, data: bytes, *, overwrite: bool = False) -> None:
     Raises InputFileError when `path` exists and `overwrite` is false, StoreError when the disk
     refuses; in both cases nothing at `path` has changed.
     """
-    if path.exists() and not overwrite:
-        raise InputFileError(f"{path}: exists; remove it, choose another name, or pass --overwrite")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        if path.exists() and not overwrite:
+            advice = "remove it, choose another name, or pass --overwrite"
+            raise InputFileError(f"{path}: exists; {advice}")
         path.parent.mkdir(parents=True, exist_ok=True)
         _write_synced(temporary, data)
         temporary.replace(path)
     except OSError as error:
         raise _disk_error(path, error) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # the parent is a file, the name is too long: told above
+            temporary.unlink(missing_ok=True)
 
 
 def append_lines(path: Path, lines: Iterable[bytes]) -> None:
@@ -81,7 +84,7 @@ def append_lines(path: Path, lines: Iterable[bytes]) -> None:
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab+") as stream:
+        with path.open("ab+", buffering=0) as stream:
             start = stream.tell()
             _append_or_undo(stream, (b"\n" if _is_torn(stream, start) else b"") + data, start)
     except OSError as error:
@@ -96,11 +99,13 @@ def _is_torn(stream: Any, end: int) -> bool:
 
 
 def _append_or_undo(stream: Any, data: bytes, start: int) -> None:
+    """Write all of `data`, or cut the file back. Unbuffered: no close may write a rest later."""
+    rest = memoryview(data)
     try:
-        stream.write(data)
-        stream.flush()
+        while rest:
+            rest = rest[stream.write(rest) :]
         os.fsync(stream.fileno())
-    except OSError:
+    except BaseException:
         os.ftruncate(stream.fileno(), start)
         raise
 

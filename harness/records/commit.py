@@ -2,10 +2,13 @@
 
 from enum import StrEnum
 
+from msgspec.structs import force_setattr
+
 from harness.codec import digest
+from harness.errors import InvalidRecordError
 from harness.records.document import Document
 from harness.records.invocation import Invocation
-from harness.records.scores import Score, check_finite, from_wire
+from harness.records.scores import Score, finite_scores, from_wire, to_wire
 
 __all__ = ["CommitRecord", "ReplayRecord", "ScoreUnit", "commit_id_of"]
 
@@ -41,12 +44,13 @@ class CommitRecord(Document, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """A commit is finite, complete, and its winner is one of its branches."""
-        check_finite(self.scores)
+        force_setattr(self, "scores", finite_scores(self.scores))
         if self.winner is not None and self.winner not in self.scores:
-            raise ValueError(f"the winner {self.winner!r} is not among the scored branches")
+            message = f"the winner {self.winner!r} is not among the scored branches"
+            raise InvalidRecordError(message)
         unscored = self.invocation.batch_membership.branch_ids - self.scores.keys()
         if unscored:
-            raise ValueError(f"branch {min(unscored)!r} was computed but has no score")
+            raise InvalidRecordError(f"branch {min(unscored)!r} was computed but has no score")
 
 
 class ReplayRecord(Document, frozen=True, kw_only=True):
@@ -65,6 +69,10 @@ class ReplayRecord(Document, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     """What could not be reconstructed, in words."""
 
+    def __post_init__(self) -> None:
+        """A replay's score is a number or the word for one that is not finite."""
+        force_setattr(self, "scores", to_wire(self.scores))
+
     def numeric_scores(self) -> dict[str, float]:
         """Return the scores as floats, non-finite ones included."""
         return from_wire(self.scores)
@@ -72,4 +80,4 @@ class ReplayRecord(Document, frozen=True, kw_only=True):
 
 def commit_id_of(decision_id: str, scores: dict[str, float], invocation: Invocation) -> str:
     """Return an id that is the same for the same decision, scores and invocation."""
-    return digest([decision_id, scores, invocation]).removeprefix("sha256:")[:16]
+    return digest([decision_id, finite_scores(scores), invocation]).removeprefix("sha256:")[:16]

@@ -5,6 +5,7 @@ to explain, never to compare.
 """
 
 from enum import StrEnum
+from typing import Any
 
 from harness.codec import digest
 from harness.records.build import Build
@@ -65,6 +66,10 @@ class Invocation(Record, frozen=True, kw_only=True):
     """In which arithmetic."""
     reduction_order: ReductionOrder
     """In which order."""
+    condition: dict[str, Any] = {}
+    """The condition as it was asked for, in its backend's words, so that a replay can ask again.
+
+    Not compared: the resolved values above are."""
 
     @property
     def condition_id(self) -> str:

@@ -28,7 +28,7 @@ class Slot(Record, frozen=True, kw_only=True):
     request_id: str
     """Name of the request; a label, not part of the computation."""
     content_digest: str
-    """Digest of the token ids that the model saw for this request."""
+    """Digest of the token ids that the model saw, and of which of them are the branch."""
     num_tokens: int
     """Tokens of this request computed in this step."""
     num_computed_tokens: int = 0

@@ -14,7 +14,14 @@ SwitchValues = dict[str, SwitchValue]
 def differing_switches(
     commit: Mapping[str, SwitchValue], replay: Mapping[str, SwitchValue]
 ) -> tuple[str, ...]:
-    """Return the names whose values differ, a name absent on one side included, sorted."""
-    missing = object()
+    """Return the names whose values differ, a name absent on one side included, sorted.
+
+    Values of different types differ, as their digests do: `True` is not `1`.
+    """
     names = sorted(commit.keys() | replay.keys())
-    return tuple(n for n in names if commit.get(n, missing) != replay.get(n, missing))
+    return tuple(name for name in names if _typed(commit, name) != _typed(replay, name))
+
+
+def _typed(values: Mapping[str, SwitchValue], name: str) -> tuple[bool, type, SwitchValue]:
+    value = values.get(name)
+    return name in values, type(value), value

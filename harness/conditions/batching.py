@@ -1,0 +1,90 @@
+"""Batches: which rows run together, at what width, padded on which side.
+
+Pure: from token counts and a batching mode to batches. Every row stands in exactly one batch; no
+filler row is ever added.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from harness.errors import ConfigError
+from harness.records.batching import (
+    Batching,
+    Companions,
+    FixedWidth,
+    Order,
+    Padded,
+    PaddingSide,
+    Solo,
+)
+from harness.records.document import Record
+
+__all__ = ["Batch", "RowShape", "chunk", "plan_batches"]
+
+
+class RowShape(Record, frozen=True, kw_only=True):
+    """What batching may know about a row."""
+
+    num_tokens: int
+    """Its length."""
+    decision_id: str
+    """The decision it belongs to."""
+
+
+class Batch(Record, frozen=True, kw_only=True):
+    """Rows of one forward."""
+
+    rows: tuple[int, ...]
+    """Row indices in slot order."""
+    width: int
+    """Padded width, tokens."""
+    side: PaddingSide | None
+    """Side of the padding; None for a row alone at its own length."""
+
+
+def plan_batches(rows: Sequence[RowShape], batching: Batching, seed: int) -> tuple[Batch, ...]:
+    """Return the batches that `batching` makes of `rows`; `seed` is for a shuffled order.
+
+    Raises ConfigError when a row is longer than a fixed width.
+    """
+    if isinstance(batching, Solo):
+        return tuple(
+            Batch(rows=(at,), width=row.num_tokens, side=None) for at, row in enumerate(rows)
+        )
+    groups = _companions(_ordered(rows, batching.order, seed), rows, batching.companions)
+    chunks = [part for group in groups for part in chunk(group, batching.max_rows)]
+    return tuple(_batch(part, rows, batching) for part in chunks)
+
+
+def chunk(rows: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
+    """Cut `rows` into parts of `size`; the last may be shorter."""
+    for start in range(0, len(rows), size):
+        yield tuple(rows[start : start + size])
+
+
+def _ordered(rows: Sequence[RowShape], order: Order, seed: int) -> list[int]:
+    indices = list(range(len(rows)))
+    if order is Order.LENGTH:
+        return sorted(indices, key=lambda at: (rows[at].num_tokens, at))
+    if order is Order.SHUFFLED:
+        random.Random(seed).shuffle(indices)  # noqa: S311 - a seeded permutation, no secret
+    return indices
+
+
+def _companions(
+    order: Sequence[int], rows: Sequence[RowShape], companions: Companions
+) -> list[list[int]]:
+    if companions is Companions.ANY:
+        return [list(order)]
+    by_decision = sorted(order, key=lambda at: rows[at].decision_id)
+    return [list(group) for _, group in groupby(by_decision, lambda at: rows[at].decision_id)]
+
+
+def _batch(part: tuple[int, ...], rows: Sequence[RowShape], batching: Padded | FixedWidth) -> Batch:
+    longest = max(rows[at].num_tokens for at in part)
+    width = batching.width if isinstance(batching, FixedWidth) else longest
+    if width < longest:
+        advice = "raise batching.width or shorten the row"
+        raise ConfigError(f"a row has {longest} tokens, the fixed width is {width}; {advice}")
+    return Batch(rows=part, width=width, side=batching.side)

@@ -1,0 +1,169 @@
+"""Scores decisions in one fresh process and says, for each, who was computed with whom.
+
+The speculative run of a planner: every branch is a row, rows are batched as the mode says, and each
+decision gets a commit record whose membership lists the very batches that its branches were in.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from harness.conditions.batching import Batch, RowShape, plan_batches
+from harness.conditions.condition import Condition
+from harness.decisions import row_texts
+from harness.judge.ranking import winner
+from harness.messages import Ready
+from harness.records.batching import Batching
+from harness.records.commit import CommitRecord, commit_id_of
+from harness.records.decision import Decision, Item
+from harness.records.document import Record
+from harness.records.invocation import Invocation
+from harness.records.membership import BatchMembership, Slot, Step
+from harness.records.verifier import VerifierSpec
+from harness.runner import ConditionProcess
+from harness.verifiers.heads import score_unit
+from harness.verifiers.protocol import EncodedRow
+
+__all__ = ["Advance", "ScoredDecisions", "SlotLabel", "invocation_of", "score_decisions", "step_of"]
+
+Advance = Callable[[int], None]
+"""Called with the number of rows that have just been scored."""
+
+
+class SlotLabel(Record, frozen=True, kw_only=True):
+    """Whose a slot is: a name, and the decision's branch if it scores one."""
+
+    request_id: str
+    """Name of the request."""
+    branch_id: str | None
+    """The branch it scores; None for a companion."""
+
+
+class ScoredDecisions(Record, frozen=True, kw_only=True):
+    """What a speculative run gives."""
+
+    commits: tuple[CommitRecord, ...]
+    """One a decision, in file order."""
+    items: tuple[Item, ...]
+    """The text behind every content digest in them."""
+
+
+def score_decisions(  # noqa: PLR0913 - what a run is made of
+    verifier: VerifierSpec,
+    condition: Condition,
+    batching: Batching,
+    decisions: tuple[Decision, ...],
+    *,
+    seed: int = 0,
+    committed: bool = True,
+    advance: Advance = lambda _: None,
+) -> ScoredDecisions:
+    """Score every branch of `decisions` and return a commit record for each decision.
+
+    Raises what loading and encoding raise; a non-finite score raises InvalidRecordError.
+    """
+    texts = row_texts(decisions)
+    with ConditionProcess(verifier, condition, texts) as process:
+        ready = process.ready()
+        names = [decision.decision_id for decision in decisions for _ in decision.branches]
+        shapes = [
+            RowShape(num_tokens=len(row.token_ids), decision_id=name)
+            for row, name in zip(ready.rows, names, strict=True)
+        ]
+        batches = plan_batches(shapes, batching, seed)
+        scores = dict[int, float]()
+        for batch, values in zip(batches, process.score(batches), strict=True):
+            scores |= zip(batch.rows, values, strict=True)
+            advance(len(values))
+    scored = _Pass(ready, batches, batching, condition, decisions)
+    commits = tuple(scored.commit(at, scores, committed=committed) for at in range(len(decisions)))
+    items = {
+        row.content_digest: Item(
+            content_digest=row.content_digest, context=text.context, text=text.branch
+        )
+        for row, text in zip(ready.rows, texts, strict=True)
+    }
+    return ScoredDecisions(commits=commits, items=tuple(items.values()))
+
+
+def invocation_of(ready: Ready, condition: Condition, membership: BatchMembership) -> Invocation:
+    """Return the invocation of a pass, as resolved, with the condition that was asked for."""
+    return Invocation(
+        build=ready.build,
+        batch_membership=membership,
+        precision_mode=ready.condition.precision_mode,
+        reduction_order=ready.condition.reduction_order,
+        condition=msgspec.to_builtins(condition),
+    )
+
+
+def step_of(batch: Batch, rows: Sequence[EncodedRow], labels: Sequence[SlotLabel]) -> Step:
+    """Return the step that `batch` was; `labels` name its slots, in slot order."""
+    return Step(
+        slots=tuple(
+            Slot(
+                request_id=label.request_id,
+                content_digest=rows[row].content_digest,
+                num_tokens=len(rows[row].token_ids),
+                branch_id=label.branch_id,
+            )
+            for row, label in zip(batch.rows, labels, strict=True)
+        ),
+        padded_width=batch.width,
+        padding_side=batch.side,
+    )
+
+
+class _Pass:
+    """What was computed, and in which batches each row was."""
+
+    def __init__(
+        self,
+        ready: Ready,
+        batches: Sequence[Batch],
+        batching: Batching,
+        condition: Condition,
+        decisions: Sequence[Decision],
+    ) -> None:
+        self._ready, self._batching, self._condition = ready, batching, condition
+        self._batches, self._decisions = batches, decisions
+        self._owners = [
+            (at, branch.branch_id)
+            for at, decision in enumerate(decisions)
+            for branch in decision.branches
+        ]
+        self._steps_of: dict[int, dict[int, None]] = {}
+        for number, batch in enumerate(batches):
+            for row in batch.rows:
+                self._steps_of.setdefault(self._owners[row][0], {})[number] = None
+
+    def commit(self, at: int, scores: Mapping[int, float], *, committed: bool) -> CommitRecord:
+        decision, rows = self._decisions[at], self._ready.rows
+        own = {branch: row for row, (owner, branch) in enumerate(self._owners) if owner == at}
+        steps = (self._batches[number] for number in self._steps_of[at])
+        membership = BatchMembership(
+            steps=tuple(step_of(batch, rows, self._labels(batch, at)) for batch in steps),
+            requested=self._batching,
+        )
+        invocation = invocation_of(self._ready, self._condition, membership)
+        vector = {branch: scores[row] for branch, row in own.items()}
+        return CommitRecord(
+            commit_id=commit_id_of(decision.decision_id, vector, invocation),
+            decision_id=decision.decision_id,
+            scores=vector,
+            invocation=invocation,
+            committed=committed,
+            winner=winner(vector),
+            score_unit=score_unit(self._ready.build.verifier.head),
+            num_truncated=sum(rows[row].num_dropped > 0 for row in own.values()),
+        )
+
+    def _labels(self, batch: Batch, at: int) -> list[SlotLabel]:
+        owners = (self._owners[row] for row in batch.rows)
+        return [
+            SlotLabel(
+                request_id=f"{self._decisions[owner].decision_id}/{branch}",
+                branch_id=branch if owner == at else None,
+            )
+            for owner, branch in owners
+        ]
