@@ -26,7 +26,7 @@ class Axis(StrEnum):
     """What can differ between two invocations that differ in batch membership only."""
 
     NUM_ROWS = "num_rows"
-    """How many rows are computed together, at the same width."""
+    """How many rows are computed together, at the same width and slot; companions change too."""
     PADDED_WIDTH = "padded_width"
     """The width they are padded to."""
     PADDING_SIDE = "padding_side"
@@ -46,7 +46,7 @@ class Axis(StrEnum):
 
 
 FIXED = {
-    Axis.NUM_ROWS: ("width", "side"),
+    Axis.NUM_ROWS: ("width", "side", "slot"),
     Axis.PADDED_WIDTH: ("num_rows", "side", "arrangement"),
     Axis.PADDING_SIDE: ("num_rows", "width", "arrangement"),
     Axis.ROW_POSITION: ("num_rows", "width", "side", "members"),
@@ -64,6 +64,7 @@ VARIED = {
     Axis.ROW_ORDER: "moment",
 }
 """Axis -> what must differ."""
+NUM_NAMED = 3  # pairs of compositions named in a finding; the rest are counted
 
 
 class Placement:
@@ -136,20 +137,20 @@ def find_axis(
 ) -> AxisRows:
     """Return the evidence about `axis`; empty when nothing exercises it."""
     left, right, owners = [np.empty(0)], [np.empty(0)], [np.empty(0, np.int64)]
-    words: dict[str, None] = {}
+    varied: dict[int | str, None] = {}
     for one, other in _pairs(axis, placements):
         mask = _mask(axis, one, other)
         if mask.any():
             left.append(scores[one.name][mask])
             right.append(scores[other.name][mask])
             owners.append(decision_of_row[mask])
-            words |= dict.fromkeys(_settings(axis, one, other, mask))
+            varied |= _varied(axis, one, other, mask)
     return AxisRows(
         axis=axis,
         left=np.concatenate(left),
         right=np.concatenate(right),
         decision_of_row=np.concatenate(owners),
-        settings=_summary(axis, list(words)),
+        settings=_words(axis, list(varied)),
     )
 
 
@@ -176,17 +177,33 @@ def _mask(axis: Axis, one: Placement, other: Placement) -> NDArray[np.bool_]:
     return np.asarray(mask, np.bool_)
 
 
-def _settings(axis: Axis, one: Placement, other: Placement, mask: NDArray[np.bool_]) -> list[str]:
-    if axis in {Axis.NUM_ROWS, Axis.PADDED_WIDTH}:
-        values = (getattr(p, VARIED[axis])[mask] for p in (one, other))
-        return [str(value) for value in np.unique(np.concatenate(list(values)))]
-    return [f"{one.name} / {other.name}"]
+def _varied(
+    axis: Axis, one: Placement, other: Placement, mask: NDArray[np.bool_]
+) -> dict[int | str, None]:
+    """Return what was compared: the numbers that vary, or else the two compositions."""
+    if axis not in {Axis.NUM_ROWS, Axis.PADDED_WIDTH}:
+        return {f"{one.name} / {other.name}": None}
+    values = (getattr(p, VARIED[axis])[mask] for p in (one, other))
+    return dict.fromkeys(np.unique(np.concatenate(list(values))).tolist())
 
 
-def _summary(axis: Axis, words: list[str]) -> tuple[str, ...]:
-    if axis is Axis.PADDED_WIDTH and len(words) > 2:
-        values = sorted(map(int, words))
-        return (f"{len(values)} widths from {values[0]} to {values[-1]} tokens",)
-    return (
-        tuple(sorted(words, key=lambda w: (len(w), w))) if axis is Axis.NUM_ROWS else tuple(words)
-    )
+def _words(axis: Axis, varied: Sequence[int | str]) -> tuple[str, ...]:
+    """Say in a few words what was compared."""
+    if axis is Axis.NUM_ROWS:
+        return tuple(f"{part} rows" for part in _ranges(sorted(map(int, varied))))
+    if axis is Axis.PADDED_WIDTH and varied:
+        widths = sorted(map(int, varied))
+        return (f"{len(widths)} widths from {widths[0]} to {widths[-1]} tokens",)
+    named, rest = [str(pair) for pair in varied[:NUM_NAMED]], len(varied) - NUM_NAMED
+    return (*named, f"and {rest} more pairs") if rest > 0 else tuple(named)
+
+
+def _ranges(numbers: Sequence[int]) -> list[str]:
+    """Return ``1-4``, ``7``, ``9-12`` for numbers in ascending order."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]

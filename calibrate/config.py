@@ -1,29 +1,35 @@
 """The config of one calibration: one complete YAML file, checked before anything is started.
 
-A key that is not known is an error with the nearest known one, a wrong type says where it stands,
-a key that stands twice is refused. The command line only picks the file.
+A key that is not known is an error with the nearest known one, a wrong value says where it stands
+and what may stand there, a key that stands twice is refused, and so is an arm that this device or
+the guards cannot run. YAML is read as its version 1.2 has it: `yes` and `no` are words, a number
+is one only when it looks like one. The command line only picks the file.
 """
 
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import yaml
-from msgspec import Meta
+from msgspec import Meta, inspect
 
 from harness.codec import digest, residue
-from harness.conditions.condition import Condition
+from harness.conditions.condition import Condition, requested_switches
+from harness.conditions.precision import reference_of
 from harness.conditions.reduction_order import ReductionOrderSpec
-from harness.errors import ConfigError, nearest
+from harness.errors import CallerError, ConfigError, nearest
 from harness.files import read_bytes
 from harness.records.batching import Batching, PaddingSide
 from harness.records.document import Record
 from harness.records.invocation import PrecisionName
 from harness.records.switches import SwitchValues
-from harness.records.verifier import VerifierSpec
+from harness.records.verifier import Device, VerifierSpec
 
 __all__ = ["Arm", "CalibrationConfig", "Claim", "Sweep", "load_config"]
 
+FileName = Annotated[str, Meta(pattern=r"^\w[\w.-]*$")]
 Share = Annotated[float, Meta(gt=0, lt=1)]
 Count = Annotated[int, Meta(ge=1)]
 
@@ -69,16 +75,23 @@ class Arm(Record, frozen=True, kw_only=True):
             reduction_order=self.reduction_order,
         )
 
+    @property
+    def reference(self) -> Condition:
+        """The same sums in the finer precision against which the guards judge the arm."""
+        return Condition(
+            precision=reference_of(self.precision), reduction_order=self.reduction_order
+        )
+
 
 class CalibrationConfig(Record, frozen=True, kw_only=True):
     """A whole calibration."""
 
-    name: str
+    name: FileName
     """Names the run's folder and files."""
     verifier: VerifierSpec
     """What is calibrated."""
     decisions: str
-    """``embedded:decisions`` or a JSON-lines file, relative to the config."""
+    """``embedded:decisions`` or a JSON-lines file; a path is relative to the config's folder."""
     arms: Annotated[tuple[Arm, ...], Meta(min_length=1)]
     """Conditions and batching modes; the first is the one that `score` uses."""
     num_decisions: Count | None = None
@@ -89,42 +102,89 @@ class CalibrationConfig(Record, frozen=True, kw_only=True):
     """What the tolerance file is to claim."""
     sweep: Sweep = Sweep()
     """Which compositions are measured."""
-    seed: int = 0
+    seed: Annotated[int, Meta(ge=0)] = 0
     """Seed of every shuffle."""
-    valid_days: Count | None = None
+    valid_days: Annotated[int, Meta(ge=1, le=36500)] | None = None
     """Days until the tolerance file expires; None for never."""
     processes: Count | None = None
     """Condition processes at a time; None: one on CUDA, cores / threads on a CPU."""
 
     @property
     def digest(self) -> str:
-        """Digest of all that the measurement follows from (how many processes does not matter)."""
-        return digest(msgspec.structs.replace(self, processes=None))
+        """Digest of all that the measurement follows from.
+
+        Where the decisions lie does not matter, since they have a digest of their own, nor how many
+        processes run at a time.
+        """
+        return digest(msgspec.structs.replace(self, decisions="", processes=None))
 
 
 def load_config(path: Path) -> CalibrationConfig:
     """Read and check the config at `path`.
 
-    Raises ConfigError with the file and the place in it.
+    Raises ConfigError or UnsupportedConditionError with the file and the place in it.
     """
     raw = _parse(path)
     try:
         config = msgspec.convert(raw, CalibrationConfig)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{path}: {error}") from error
+        raise ConfigError(f"{path}: {error}{_advice(str(error))}") from error
     known = msgspec.to_builtins(config)
     _refuse_unknown(path, residue(raw, known), known, "$")
-    return _with_paths(config, path.parent)
+    for at, arm in enumerate(config.arms):
+        _check_arm(f"{path}: `$.arms[{at}]`", arm, config.arms[:at], config.verifier.device)
+    return _with_paths(config, path.absolute().parent)
 
 
 def _parse(path: Path) -> dict[str, Any]:
     try:
-        raw = yaml.load(read_bytes(path), Loader=_StrictLoader)  # noqa: S506 - a SafeLoader
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raw = _load_yaml(read_bytes(path), str(path))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid YAML: {error}") from error
     if not isinstance(raw, dict):
-        raise ConfigError(f"{path}: a config is a mapping of keys, found {type(raw).__name__}")
+        found = "an empty file" if raw is None else type(raw).__name__
+        raise ConfigError(f"{path}: a config is a mapping of keys, found {found}")
     return raw
+
+
+def _load_yaml(data: bytes, name: str) -> Any:
+    loader = _StrictLoader(data)
+    loader.name = name
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
+def _advice(message: str) -> str:
+    """Return what may stand at the place that a validation error names, if that can be listed."""
+    found = re.fullmatch(r"Invalid (?:enum )?value '(.*)' - at `\$(.*)`", message)
+    if not found:
+        return ""
+    value, place = found.groups()
+    choices = _choices([inspect.type_info(CalibrationConfig)], re.findall(r"\w+", place))
+    return f"; {nearest(value, choices)}"
+
+
+def _choices(kinds: Iterable[inspect.Type], steps: Sequence[str]) -> Iterator[str]:
+    """Yield the values that are known at a place, `steps` below a value of one of `kinds`."""
+    for kind in kinds:
+        match kind:
+            case inspect.UnionType():
+                yield from _choices(kind.types, steps)
+            case inspect.Metadata():
+                yield from _choices([kind.type], steps)
+            case inspect.VarTupleType():
+                yield from _choices([kind.item_type], steps[1:])
+            case inspect.EnumType():
+                yield from map(str, kind.cls)
+            case inspect.LiteralType():
+                yield from map(str, kind.values)
+            case inspect.StructType() if steps == [kind.tag_field]:
+                yield str(kind.tag)
+            case inspect.StructType():
+                fields = (field for field in kind.fields if [field.encode_name] == steps[:1])
+                yield from _choices((field.type for field in fields), steps[1:])
 
 
 def _refuse_unknown(path: Path, unknown: dict[str, Any], known: Any, at: str) -> None:
@@ -137,13 +197,24 @@ def _refuse_unknown(path: Path, unknown: dict[str, Any], known: Any, at: str) ->
             _refuse_unknown(path, value, known[key], f"{at}.{key}")
 
 
+def _check_arm(where: str, arm: Arm, earlier: Sequence[Arm], device: Device) -> None:
+    """Raise what the device says of the arm and of its reference, beginning with `where`."""
+    if arm in earlier:
+        raise ConfigError(f"{where}: the same as `$.arms[{earlier.index(arm)}]`; remove one")
+    try:
+        for condition in (arm.condition, arm.reference):
+            requested_switches(condition, device)
+    except CallerError as error:
+        raise type(error)(f"{where}: {error}") from error
+
+
 def _with_paths(config: CalibrationConfig, folder: Path) -> CalibrationConfig:
     """Resolve the paths of a config against its own folder."""
     decisions = config.decisions
     if not decisions.startswith("embedded:"):
         decisions = str(folder / decisions)
     model, beside = config.verifier.model, folder / config.verifier.model
-    if ":" not in model and not Path(model).is_absolute() and beside.is_dir():
+    if beside.is_dir():
         model = str(beside)
     verifier = msgspec.structs.replace(config.verifier, model=model)
     return msgspec.structs.replace(config, decisions=decisions, verifier=verifier)
@@ -152,12 +223,23 @@ def _with_paths(config: CalibrationConfig, folder: Path) -> CalibrationConfig:
 class _StrictLoader(yaml.SafeLoader):
     """Safe YAML that refuses a key standing twice in one mapping."""
 
+    yaml_implicit_resolvers = {}  # YAML 1.1 takes `no` for false and 1:30 for 90; see below
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - yaml's own signature
         """Return the mapping; raise when a key is repeated."""
-        keys = [self.construct_object(key, deep=deep) for key, _ in node.value]  # type: ignore[no-untyped-call]
+        keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
         for key in keys:
             if keys.count(key) > 1:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"key {key!r} stands twice", node.start_mark
                 )
         return super().construct_mapping(node, deep=deep)
+
+
+for _tag, _pattern, _first in (
+    ("null", r"^(?:~|null|)$", ["~", "n", ""]),
+    ("bool", r"^(?:true|false)$", ["t", "f"]),
+    ("int", r"^[-+]?(?:0|[1-9][0-9]*)$", list("-+0123456789")),
+    ("float", r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$", list("-+.0123456789")),
+):
+    _StrictLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)

@@ -10,13 +10,13 @@ from functools import cached_property
 
 import numpy as np
 
-import calibrate
 from calibrate.axes import Axis, AxisRows, Placement, compare_axes, required_axes
 from calibrate.config import Arm, CalibrationConfig
 from calibrate.fit import FitInput, fit_tolerance
 from calibrate.guards import Arm as GuardArm
 from calibrate.guards import (
     HeadEvidence,
+    NeighbourFinding,
     RoundingEvidence,
     distinct_arms,
     finite,
@@ -25,12 +25,13 @@ from calibrate.guards import (
     refuse_if_failed,
     rounding,
 )
-from calibrate.observations import ObservationStore, ProcessFacts, StoredRow
+from calibrate.observations import ObservationStore, ProcessFacts, RunIdentity, StoredRow
 from calibrate.plan import REPEATS, ProcessPlan, plan_compositions, plan_processes
 from calibrate.run import shapes_of
 from calibrate.sensitivity import Scores, decision_magnitudes, decision_ranges
-from harness.errors import StoreError
-from harness.records.batching import PaddingSide, Solo
+from harness.conditions.condition import label
+from harness.errors import GuardRefusalError, StoreError
+from harness.records.batching import PaddingSide
 from harness.records.document import Record
 from harness.records.tolerance import CoveredBatches, GuardFinding, Tolerance, ToleranceFile
 from harness.verifiers.heads import score_unit
@@ -43,10 +44,8 @@ class Snapshot(Record, frozen=True, kw_only=True):
 
     config: CalibrationConfig
     """What was asked for."""
-    decisions_digest: str
-    """Digest of the decisions."""
-    created_at: str
-    """When the run was begun."""
+    identity: RunIdentity
+    """Which run it is, and when it was begun."""
     rows: tuple[StoredRow, ...]
     """All rows, in file order."""
     facts: dict[str, ProcessFacts]
@@ -60,15 +59,12 @@ class Snapshot(Record, frozen=True, kw_only=True):
         return len(dict.fromkeys(row.decision_id for row in self.rows))
 
 
-def snapshot(
-    config: CalibrationConfig, store: ObservationStore, decisions_digest: str, created_at: str
-) -> Snapshot:
+def snapshot(config: CalibrationConfig, store: ObservationStore) -> Snapshot:
     """Read a run out of its store."""
     facts = dict(store.facts())
     return Snapshot(
         config=config,
-        decisions_digest=decisions_digest,
-        created_at=created_at,
+        identity=store.identity,
         rows=store.rows(),
         facts=facts,
         scores={process_id: store.scores(process_id) for process_id in facts},
@@ -99,18 +95,15 @@ class _Measured:
 
     @cached_property
     def repeats(self) -> Scores:
-        """The repeated composition and its repeats, `[repeats, rows]`."""
-        again = [name for name in self.scores if name.startswith(REPEATS)]
-        original = again[0].removeprefix(REPEATS[0])
-        return np.stack([self.scores[name] for name in (original, *again)])
+        """The first composition, again in the same process, in a fresh one: `[repeats, rows]`."""
+        original = self.compositions[0].name
+        return np.stack([self.scores[f"{kind}{original}"] for kind in ("", *REPEATS)])
 
     def movements(self, num_decisions: int | None = None) -> Scores:
-        """Return the movement of the first decisions over all compositions, `[decisions]`."""
+        """Return the movement of the first decisions over all that was scored, `[decisions]`."""
         mine = self.decision_of_row < (num_decisions or len(self.decision_ids))
-        matrix = self.matrix
-        if any(name.startswith(REPEATS) for name in self.scores):
-            matrix = np.concatenate([matrix, self.repeats])
-        return decision_ranges(matrix[:, mine], self.decision_of_row[mine])
+        everything = np.stack(list(self.scores.values()))
+        return decision_ranges(everything[:, mine], self.decision_of_row[mine])
 
     def placements(self) -> list[Placement]:
         """Return where each composition puts each row."""
@@ -133,57 +126,66 @@ class ArmEvidence:
     """All that was found out about one arm."""
 
     def __init__(self, run: Snapshot, at: int) -> None:
-        """Read arm number `at` of `run`; raise GuardRefusalError for a non-finite score."""
+        """Read arm number `at` of `run`; raise StoreError when a score is missing."""
         self.run, self.arm = run, run.config.arms[at]
         plans = [p for p in plan_processes(run.config, run.num_decisions) if p.arm == at]
         self.measured = _Measured(run, self.arm, [p for p in plans if not p.is_reference])
         self.reference = _Measured(run, self.arm, [p for p in plans if p.is_reference])
-        self._refuse_other_builds(plans)
         self.finite = self._finite()
-        refuse_if_failed([self.finite])
+
+    @property
+    def title(self) -> str:
+        """The arm in one line: condition and batching."""
+        covered = self._covered()
+        return f"{label(self.arm.condition)}, {covered.mode}, up to {covered.max_rows} rows"
 
     @cached_property
     def axes(self) -> tuple[AxisRows, ...]:
-        """The evidence about every axis."""
+        """The evidence about every axis; needs finite scores."""
         measured = self.measured
         return compare_axes(measured.placements(), measured.scores, measured.decision_of_row)
 
     @cached_property
+    def neighbours(self) -> NeighbourFinding:
+        """Whether a neighbour's content moves scores at a fixed shape; needs finite scores."""
+        rows = next(rows for rows in self.axes if rows.axis is Axis.COMPANIONS)
+        pairs = [(rows.left, rows.right)] if rows.left.size else []
+        confidence = self.run.config.claim.confidence
+        return neighbours(pairs, rows.decision_of_row, rows.settings, confidence)
+
+    @cached_property
     def guards(self) -> tuple[GuardFinding, ...]:
-        """Every guard's finding but that of the neighbours."""
+        """Every guard's finding but that of the neighbours; of scores not finite, that alone."""
+        if not self.finite.passed:
+            return (self.finite,)
         return (self._rounding(), self._live_head(), self._distinct_arms(), self.finite)
 
     def tolerance(self) -> Tolerance:
         """Return the tolerance; raise GuardRefusalError when a guard failed."""
-        run, measured = self.run, self.measured
-        confidence = run.config.claim.confidence
-        by_axis = {rows.axis: rows for rows in self.axes}
-        companions = by_axis[Axis.COMPANIONS]
-        pairs = [(companions.left, companions.right)] if companions.left.size else []
-        condition = measured.facts.condition
+        refuse_if_failed(self.guards)
+        claim, measured = self.run.config.claim, self.measured
+        condition, covered = measured.facts.condition, self._covered()
         return fit_tolerance(
             FitInput(
                 precision_mode=condition.precision_mode,
                 reduction_order=condition.reduction_order,
-                batches=self._covered(),
+                batches=covered,
                 decision_of_row=measured.decision_of_row,
                 compositions=measured.matrix,
                 repeats=(measured.repeats,),
-                axes=tuple(rows.finding(confidence) for rows in self.axes),
-                required_axes=required_axes(self.arm.batching, len(self._covered().sides)),
-                neighbours=neighbours(
-                    pairs, companions.decision_of_row, companions.settings, confidence
-                ),
+                axes=tuple(rows.finding(claim.confidence) for rows in self.axes),
+                required_axes=required_axes(self.arm.batching, len(covered.sides)),
+                neighbours=self.neighbours,
                 guards=self.guards,
-                coverage=run.config.claim.coverage,
-                confidence=confidence,
+                coverage=claim.coverage,
+                confidence=claim.confidence,
             )
         )
 
     def _covered(self) -> CoveredBatches:
         batches = [batch for c in self.measured.compositions for batch in c.batches]
         return CoveredBatches(
-            mode=_mode(self.arm),
+            mode=str(self.arm.batching.__struct_config__.tag),
             max_rows=max(len(batch.rows) for batch in batches),
             max_width=max(batch.width for batch in batches),
             sides=tuple(side for side in PaddingSide if any(b.side is side for b in batches)),
@@ -214,7 +216,7 @@ class ArmEvidence:
         )
 
     def _live_head(self) -> GuardFinding:
-        original, *fresh = self.measured.repeats
+        original, _, fresh = self.measured.repeats
         digests = [
             self.run.facts[p.process_id].condition.loaded_digest for p in self.measured.plans
         ]
@@ -222,7 +224,7 @@ class ArmEvidence:
             HeadEvidence(
                 precision=self.arm.precision,
                 scores=original,
-                fresh_scores=(fresh[-1],),
+                fresh_scores=(fresh,),
                 decision_of_row=self.measured.decision_of_row,
                 weights_digests=tuple(digests),
             )
@@ -236,35 +238,37 @@ class ArmEvidence:
             _guard_arm("reference", self.reference, name, size),
         )
 
-    def _refuse_other_builds(self, plans: Sequence[ProcessPlan]) -> None:
-        builds = {self.run.facts[plan.process_id].build.build_id for plan in plans}
-        if len(builds) > 1:
-            raise StoreError("the processes of one run found different builds; begin it again")
-
 
 def tolerance_file(run: Snapshot, arms: Sequence[ArmEvidence]) -> ToleranceFile:
     """Return the tolerance file of a run, not yet sealed.
 
-    Raises GuardRefusalError when a guard failed for any arm.
+    Raises GuardRefusalError, naming every arm for which a guard failed.
     """
-    created = datetime.fromisoformat(run.created_at)
-    days = run.config.valid_days
-    build = arms[0].measured.facts.build
+    identity, days = run.identity, run.config.valid_days
+    expires = datetime.fromisoformat(identity.created_at) + timedelta(days=days or 0)
     return ToleranceFile(
-        scorepin_version=calibrate.__version__,
-        created_at=run.created_at,
-        expires_at=None if days is None else (created + timedelta(days=days)).isoformat(),
+        scorepin_version=identity.scorepin_version,
+        created_at=identity.created_at,
+        expires_at=expires.isoformat() if days else None,
         score_unit=score_unit(run.config.verifier.head),
-        config_digest=run.config.digest,
-        decisions_digest=run.decisions_digest,
+        config_digest=identity.config_digest,
+        decisions_digest=identity.decisions_digest,
         num_truncated=sum(row.num_dropped > 0 for row in run.rows),
-        build=build,
-        tolerances=tuple(arm.tolerance() for arm in arms),
+        build=arms[0].measured.facts.build,
+        tolerances=_tolerances(arms),
     )
 
 
-def _mode(arm: Arm) -> str:
-    return "solo" if isinstance(arm.batching, Solo) else str(arm.batching.__struct_config__.tag)
+def _tolerances(arms: Sequence[ArmEvidence]) -> tuple[Tolerance, ...]:
+    tolerances, refusals = [], []
+    for arm in arms:
+        try:
+            tolerances.append(arm.tolerance())
+        except GuardRefusalError as refusal:
+            refusals.append(str(refusal) if len(arms) == 1 else f"{arm.title}: {refusal}")
+    if refusals:
+        raise GuardRefusalError("\n".join(refusals))
+    return tuple(tolerances)
 
 
 def _guard_arm(name: str, measured: _Measured, composition: str, size: int) -> GuardArm:

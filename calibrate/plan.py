@@ -7,8 +7,8 @@ are chosen so that pairs of them differ in one axis for many rows (see `calibrat
 * ``solo``: each row alone, at its own length;
 * ``equal-length-N``: only rows of one length together: the number of rows moves, nothing is padded;
 * ``rows-N``: N rows in file order, as a server would take them;
-* ``wide-N``, ``left-N``/``right-N``, ``reversed-N``: the batches of ``rows-N``, wider, padded on the
-  other side, in reverse order;
+* ``wide-N``, ``left-N``/``right-N``, ``reversed-N``: the batches of ``rows-N``, wider, padded on
+  the other side, with their rows in reverse order;
 * ``neighbours-N-a``, ``-b``: same shapes and slots, other neighbours;
 * ``shuffled-N``, ``sorted-N``: arrival order, and length-sorted;
 * ``again-N``: ``rows-N`` once more.
@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from calibrate.config import Arm, CalibrationConfig, Sweep
 from harness.conditions.batching import Batch, RowShape, chunk, plan_batches
 from harness.conditions.condition import Condition
-from harness.conditions.precision import reference_of
 from harness.errors import ConfigError
 from harness.records.batching import FixedWidth, Padded, PaddingSide, Solo
 from harness.records.document import Record
@@ -28,7 +27,15 @@ from harness.records.document import Record
 REPEATS = ("again-", "fresh-")
 """How the names of repeats begin: in the same process, and in a fresh one."""
 
-__all__ = ["REPEATS", "Composition", "ProcessPlan", "plan_compositions", "plan_processes"]
+__all__ = [
+    "REPEATS",
+    "Composition",
+    "ProcessPlan",
+    "batches_cost",
+    "plan_compositions",
+    "plan_processes",
+    "process_compositions",
+]
 
 
 class Composition(Record, frozen=True, kw_only=True):
@@ -41,8 +48,8 @@ class Composition(Record, frozen=True, kw_only=True):
 
     @property
     def cost(self) -> int:
-        """Padded tokens, the estimate of the work."""
-        return sum(len(batch.rows) * batch.width for batch in self.batches)
+        """The estimate of the work."""
+        return batches_cost(self.batches)
 
 
 class ProcessPlan(Record, frozen=True, kw_only=True):
@@ -69,34 +76,46 @@ class ProcessPlan(Record, frozen=True, kw_only=True):
         return tuple(c for c in compositions if (c.name in first) == (self.share == 0))
 
 
+def batches_cost(batches: Sequence[Batch]) -> int:
+    """Return the padded tokens of `batches`, the estimate of their work."""
+    return sum(len(batch.rows) * batch.width for batch in batches)
+
+
 def plan_processes(config: CalibrationConfig, num_decisions: int) -> tuple[ProcessPlan, ...]:
     """Return the processes of a run: two an arm, and one for its reference precision.
 
     Two processes an arm, since one scores again, from a fresh start, what the other has scored.
     """
-    plans = []
-    for at, arm in enumerate(config.arms):
-        guards = min(config.guard_decisions, num_decisions)
-        reference = Condition(
-            precision=reference_of(arm.precision), reduction_order=arm.reduction_order
+    guards = min(config.guard_decisions, num_decisions)
+    return tuple(
+        plan
+        for at, arm in enumerate(config.arms)
+        for plan in (
+            _process(at, "measure-0", arm.condition, num_decisions, 0),
+            _process(at, "measure-1", arm.condition, num_decisions, 1),
+            _process(at, "reference", arm.reference, guards, 0, is_reference=True),
         )
-        for share in (0, 1):
-            plans.append(_process(at, f"measure-{share}", arm.condition, num_decisions, share))
-        plans.append(_process(at, "reference", reference, guards, 0, is_reference=True))
-    return tuple(plans)
+    )
 
 
 def plan_compositions(
     rows: Sequence[RowShape], arm: Arm, sweep: Sweep, seed: int
 ) -> tuple[Composition, ...]:
-    """Return the compositions of an arm over `rows`, of which the last repeats an earlier one.
+    """Return the compositions of an arm over `rows`; the last two repeat the first.
 
     Raises ConfigError when a row does not fit a fixed width.
     """
     if isinstance(arm.batching, Solo):
-        return _solo_compositions(rows)
-    planner = _Planner(rows, arm.batching, sweep, seed)
-    return _unlike(planner.compositions())
+        return _unlike(_solo_compositions(rows))
+    return _unlike(_Planner(rows, arm.batching, sweep, seed).compositions())
+
+
+def process_compositions(
+    config: CalibrationConfig, process: ProcessPlan, rows: Sequence[RowShape]
+) -> tuple[Composition, ...]:
+    """Return what `process` is to run over its `rows`, in order."""
+    arm = config.arms[process.arm]
+    return process.chosen(plan_compositions(rows, arm, config.sweep, config.seed))
 
 
 def _process(  # noqa: PLR0913 - the fields of a plan
@@ -143,10 +162,10 @@ def _repeats(original: Composition) -> tuple[Composition, Composition]:
     )
 
 
-def _solo_compositions(rows: Sequence[RowShape]) -> tuple[Composition, ...]:
+def _solo_compositions(rows: Sequence[RowShape]) -> list[Composition]:
     solo = Composition(name="solo", batches=plan_batches(rows, Solo(), 0))
     backwards = Composition(name="solo-backwards", batches=solo.batches[::-1])
-    return (solo, backwards, *_repeats(solo))
+    return [solo, backwards, *_repeats(solo)]
 
 
 class _Planner:
@@ -166,9 +185,11 @@ class _Planner:
         longest = rows[self._by_length[-1]].num_tokens
         self._fixed = batching.width if isinstance(batching, FixedWidth) else None
         self._widest = self._fixed or -(-longest // 8) * 8
-        if self._fixed is not None and self._fixed < longest:
+        if self._widest < longest:
+            decision = rows[self._by_length[-1]].decision_id
             raise ConfigError(
-                f"a row has {longest} tokens, the fixed width is {self._fixed}; raise batching.width"
+                f"decision {decision!r} has a row of {longest} tokens and the fixed width is "
+                f"{self._fixed}; raise batching.width"
             )
 
     def compositions(self) -> list[Composition]:
@@ -176,7 +197,7 @@ class _Planner:
         sizes = [s for s in self._sizes if s != self._reference]
         return [
             reference,
-            self._solo(),
+            self._cut("solo", self._given, 1),
             self._equal_length(),
             *(self._cut(f"rows-{size}", self._given, size) for size in sizes),
             *self._variants(reference),
@@ -194,9 +215,6 @@ class _Planner:
 
     def _cut(self, name: str, order: Sequence[int], size: int) -> Composition:
         return Composition(name=name, batches=tuple(self._batch(p) for p in chunk(order, size)))
-
-    def _solo(self) -> Composition:
-        return self._cut("solo", self._given, 1)
 
     def _equal_length(self) -> Composition:
         size = self._sizes[-1]

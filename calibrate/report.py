@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from calibrate.evidence import ArmEvidence, Snapshot
 from calibrate.plots import movement_plot
 from calibrate.sensitivity import decision_ranges, movement_quantiles, winner_changes
-from harness.conditions.condition import label
 from harness.files import write_atomic
 from harness.records.tolerance import Bound, Tolerance, ToleranceFile
 from harness.verifiers.heads import score_unit
@@ -39,7 +39,7 @@ def write_report(
     text = template.render(
         name=run.config.name,
         refusal=refusal,
-        created_at=run.created_at,
+        created_at=run.identity.created_at,
         num_decisions=run.num_decisions,
         num_rows=len(run.rows),
         num_truncated=sum(row.num_dropped > 0 for row in run.rows),
@@ -52,36 +52,45 @@ def write_report(
 
 def bound_text(bound: Bound, what: str) -> str:
     """Return a bound's claim as one sentence."""
-    ordinal = "the largest" if bound.rank == 1 else f"the {bound.rank} largest, the least of them"
+    which = "the largest" if bound.rank == 1 else f"number {bound.rank} from the top"
     return (
-        f"{what}: {ordinal} of {bound.num_decisions} decisions' movements, over "
+        f"{what}: {which} of {bound.num_decisions} decisions' movements over "
         f"{bound.num_compositions} compositions; covers {bound.coverage:.3g} of decisions with "
-        f"confidence {bound.confidence:.3g}; at most {bound.exceedance_rate_upper:.3g} of decisions "
-        f"are beyond it"
+        f"confidence {bound.confidence:.3g}, so that at most {bound.exceedance_rate_upper:.3g} of "
+        f"decisions are beyond it"
     )
 
 
 def _arm(arm: ArmEvidence, tolerance: Tolerance | None) -> dict[str, Any]:
-    from markupsafe import Markup  # noqa: PLC0415 - comes with jinja2
-
-    confidence = arm.run.config.claim.confidence
-    first, *rest = [c for c in arm.measured.compositions if c.name in arm.measured.scores]
-    return {
-        "title": label(arm.arm.condition),
-        "batching": f"Batching: {msgspec.json.encode(arm.arm.batching).decode()}",
+    shown = {
+        "title": arm.title,
+        "batching": msgspec.json.encode(arm.arm.batching).decode(),
         "tolerance": tolerance,
         "bounds": _bounds(tolerance) if tolerance else [],
-        "movement_plot": Markup(_plot(arm, tolerance)),  # noqa: S704 - our own SVG
-        "axes": [rows.finding(confidence) for rows in arm.axes],
+        "guards": arm.guards,
+        "movements": None,
+    }
+    if not arm.finite.passed:
+        return shown
+    guards = (*arm.guards, arm.neighbours.guard)
+    return {**shown, "guards": guards, "movements": _movements(arm, tolerance)}
+
+
+def _movements(arm: ArmEvidence, tolerance: Tolerance | None) -> dict[str, Any]:
+    from markupsafe import Markup  # noqa: PLC0415 - comes with jinja2
+
+    first, *rest = arm.measured.compositions
+    return {
+        "plot": Markup(_plot(arm, tolerance)),  # noqa: S704 - our own SVG
+        "axes": [rows.finding(arm.run.config.claim.confidence) for rows in arm.axes],
         "first": first.name,
         "compositions": [_composition(arm, first.name, c.name, len(c.batches)) for c in rest],
-        "guards": tolerance.guards if tolerance else arm.guards,
     }
 
 
 def _bounds(tolerance: Tolerance) -> list[dict[str, str]]:
-    floor = bound_text(tolerance.floor, "identical invocations")
-    envelope = bound_text(tolerance.envelope, "other batch membership")
+    floor = bound_text(tolerance.floor, "Identical invocations")
+    envelope = bound_text(tolerance.envelope, "Other batch membership")
     return [
         {"name": "floor", "value": f"{tolerance.floor.value:.6g}", "text": floor},
         {"name": "envelope", "value": f"{tolerance.envelope.value:.6g}", "text": envelope},
@@ -89,8 +98,6 @@ def _bounds(tolerance: Tolerance) -> list[dict[str, str]]:
 
 
 def _composition(arm: ArmEvidence, first: str, name: str, num_batches: int) -> dict[str, Any]:
-    import numpy as np  # noqa: PLC0415 - local to the arrays
-
     left, right = arm.measured.scores[first], arm.measured.scores[name]
     owners = arm.measured.decision_of_row
     movement = movement_quantiles(decision_ranges(np.stack([left, right]), owners))
@@ -104,17 +111,16 @@ def _composition(arm: ArmEvidence, first: str, name: str, num_batches: int) -> d
 
 
 def _plot(arm: ArmEvidence, tolerance: Tolerance | None) -> str:
+    """Return the plot, or nothing when no decision moved."""
     reference = arm.reference.facts.condition.precision_mode.name
     movements = {
         str(arm.arm.precision): arm.measured.movements(),
         f"{reference} (guard)": arm.reference.movements(),
     }
-    marks = {}
-    if tolerance:
-        marks = {
-            f"floor {tolerance.floor.value:.3g}": tolerance.floor.value,
-            f"envelope {tolerance.envelope.value:.3g}": tolerance.envelope.value,
-        }
+    if not any(values.any() for values in movements.values()):
+        return ""
+    bounds = {"floor": tolerance.floor, "envelope": tolerance.envelope} if tolerance else {}
+    marks = {f"{name} {bound.value:.3g}": bound.value for name, bound in bounds.items()}
     return movement_plot(movements, marks, str(score_unit(arm.run.config.verifier.head)))
 
 

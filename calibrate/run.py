@@ -1,23 +1,30 @@
 """Runs a plan: fresh processes side by side, every score into the store, resumable at any time.
 
 The store has one writer, this process; each condition's process is read by a thread that hands its
-scores over a queue. What is stored is skipped when the run is started again. An interrupt stops the
-processes at once and keeps what is stored.
+scores over a queue. What is stored is not computed again, and a process of which all is stored is
+not started. An interrupt, or an error in one process, ends them all and keeps what is stored.
 """
 
-import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from queue import SimpleQueue
 from typing import Protocol
 
 from calibrate.config import CalibrationConfig
 from calibrate.observations import ObservationStore, ProcessFacts, StoredRow
-from calibrate.plan import Composition, ProcessPlan, plan_compositions, plan_processes
+from calibrate.plan import (
+    Composition,
+    ProcessPlan,
+    batches_cost,
+    plan_processes,
+    process_compositions,
+)
 from harness import machine
 from harness.conditions.batching import Batch, RowShape
 from harness.decisions import row_texts
+from harness.errors import WorkerError
 from harness.records.decision import Decision
 from harness.records.document import Record
 from harness.records.verifier import Device
@@ -25,6 +32,9 @@ from harness.runner import ConditionProcess
 from harness.verifiers import EncodedRow
 
 __all__ = ["Progress", "run_plan", "shapes_of", "stored_rows"]
+
+Stored = Mapping[str, int]
+"""Composition -> how many of its batches are stored, for one process."""
 
 
 class Progress(Protocol):
@@ -71,10 +81,20 @@ def run_plan(
     run was begun; all that was stored stays.
     """
     plans = plan_processes(config, len(decisions))
-    run = _Run(config, decisions, {p.process_id: store.num_batches(p.process_id) for p in plans})
-    with run.started(plans, _num_processes(config)):
-        for message in run.messages(len(plans)):
-            _store(message, store, progress, run.done)
+    stored = {plan.process_id: store.num_batches(plan.process_id) for plan in plans}
+    known = store.rows()
+    open_plans = []
+    for plan in plans:
+        compositions = _known_compositions(config, plan, decisions, known)
+        if compositions and _is_complete(compositions, stored[plan.process_id]):
+            cost = _cost(compositions)
+            progress.planned(plan.process_id, cost, cost)
+        else:
+            open_plans.append(plan)
+    run = _Run(config, decisions, stored)
+    with run.started(open_plans):
+        for message in run.messages(len(open_plans)):
+            _store(message, store, progress, stored)
 
 
 def stored_rows(decisions: Sequence[Decision], rows: Sequence[EncodedRow]) -> tuple[StoredRow, ...]:
@@ -97,23 +117,39 @@ def shapes_of(rows: Sequence[StoredRow]) -> tuple[RowShape, ...]:
     return tuple(RowShape(num_tokens=r.num_tokens, decision_id=r.decision_id) for r in rows)
 
 
+def _known_compositions(
+    config: CalibrationConfig,
+    plan: ProcessPlan,
+    decisions: Sequence[Decision],
+    rows: Sequence[StoredRow],
+) -> tuple[Composition, ...]:
+    """Return what a process is to run, if enough rows are stored to tell, else nothing."""
+    num_rows = sum(len(decision.branches) for decision in decisions[: plan.num_decisions])
+    if len(rows) < num_rows:
+        return ()
+    return process_compositions(config, plan, shapes_of(rows[:num_rows]))
+
+
+def _is_complete(compositions: Sequence[Composition], stored: Stored) -> bool:
+    return all(stored.get(c.name, 0) == len(c.batches) for c in compositions)
+
+
+def _cost(compositions: Sequence[Composition]) -> int:
+    return sum(composition.cost for composition in compositions)
+
+
 def _store(
-    message: _Message, store: ObservationStore, progress: Progress, done: dict[str, dict[str, int]]
+    message: _Message, store: ObservationStore, progress: Progress, stored: Mapping[str, Stored]
 ) -> None:
     if isinstance(message, _Planned):
-        store.settle_rows(message.rows)
-        store.settle_process(message.process_id, message.facts)
-        before = done[message.process_id]
-        stored = sum(_cost(c.batches[: before.get(c.name, 0)]) for c in message.compositions)
-        progress.planned(message.process_id, sum(c.cost for c in message.compositions), stored)
+        store.settle_process(message.process_id, message.facts, message.rows)
+        before = stored[message.process_id]
+        done = sum(batches_cost(c.batches[: before.get(c.name, 0)]) for c in message.compositions)
+        progress.planned(message.process_id, _cost(message.compositions), done)
     elif isinstance(message, _Done):
         rows = message.batch.rows
         store.append(message.process_id, message.composition, message.number, rows, message.scores)
-        progress.advanced(message.process_id, _cost([message.batch]))
-
-
-def _cost(batches: Sequence[Batch]) -> int:
-    return sum(len(batch.rows) * batch.width for batch in batches)
+        progress.advanced(message.process_id, batches_cost([message.batch]))
 
 
 def _num_processes(config: CalibrationConfig) -> int:
@@ -132,25 +168,23 @@ class _Run:
         self,
         config: CalibrationConfig,
         decisions: tuple[Decision, ...],
-        done: dict[str, dict[str, int]],
+        stored: Mapping[str, Stored],
     ) -> None:
-        self.done = done
-        self._config, self._decisions = config, decisions
-        self._queue: queue.Queue[_Message | BaseException] = queue.Queue(maxsize=1000)
+        self._config, self._decisions, self._stored = config, decisions, stored
+        self._queue: SimpleQueue[_Message | BaseException] = SimpleQueue()
         self._stop = threading.Event()
 
     @contextmanager
-    def started(self, plans: Sequence[ProcessPlan], num_processes: int) -> Iterator[None]:
+    def started(self, plans: Sequence[ProcessPlan]) -> Iterator[None]:
         """Run `plans` in threads; on the way out stop them all and wait for them."""
-        with ThreadPoolExecutor(num_processes) as pool:
-            try:
-                for plan in plans:
-                    pool.submit(self._serve, plan)
-                yield
-            finally:
-                self._stop.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-                self._drain(pool)
+        pool = ThreadPoolExecutor(_num_processes(self._config))
+        try:
+            for plan in plans:
+                pool.submit(self._serve, plan)
+            yield
+        finally:
+            self._stop.set()
+            pool.shutdown(cancel_futures=True)
 
     def messages(self, num_plans: int) -> Iterator[_Message]:
         """Yield what the processes send until all have ended; raise what one of them raised."""
@@ -161,51 +195,36 @@ class _Run:
             num_plans -= isinstance(message, _Ended)
             yield message
 
-    def _drain(self, pool: ThreadPoolExecutor) -> None:
-        """Let threads that wait for room in the queue see that they are to stop."""
-        waiting = threading.Thread(target=pool.shutdown)
-        waiting.start()
-        while waiting.is_alive():
-            while not self._queue.empty():
-                self._queue.get_nowait()
-            waiting.join(0.05)
-
     def _serve(self, plan: ProcessPlan) -> None:
         try:
             self._score(plan)
             self._queue.put(_Ended(process_id=plan.process_id))
+        except (WorkerError, BrokenPipeError) as error:
+            advice = "all that was scored is stored; run again to resume"
+            problem = f"{plan.process_id}: {error}".rstrip()
+            self._queue.put(WorkerError(f"{problem}\n{advice}"))
         except BaseException as error:  # noqa: BLE001 - raised again by the reader
             self._queue.put(error)
 
     def _score(self, plan: ProcessPlan) -> None:
         decisions = self._decisions[: plan.num_decisions]
-        texts = row_texts(decisions)
-        with ConditionProcess(self._config.verifier, plan.condition, texts) as process:
+        with ConditionProcess(
+            self._config.verifier, plan.condition, row_texts(decisions)
+        ) as process:
             ready = process.ready()
             rows = stored_rows(decisions, ready.rows)
-            arm = self._config.arms[plan.arm]
-            every = plan_compositions(shapes_of(rows), arm, self._config.sweep, self._config.seed)
-            chosen = plan.chosen(every)
+            chosen = process_compositions(self._config, plan, shapes_of(rows))
             facts = ProcessFacts(build=ready.build, condition=ready.condition)
-            self._put(plan, facts, rows, chosen)
+            self._queue.put(
+                _Planned(process_id=plan.process_id, facts=facts, rows=rows, compositions=chosen)
+            )
             for composition in chosen:
                 self._score_composition(plan.process_id, composition, process)
-
-    def _put(
-        self,
-        plan: ProcessPlan,
-        facts: ProcessFacts,
-        rows: tuple[StoredRow, ...],
-        compositions: tuple[Composition, ...],
-    ) -> None:
-        self._queue.put(
-            _Planned(process_id=plan.process_id, facts=facts, rows=rows, compositions=compositions)
-        )
 
     def _score_composition(
         self, process_id: str, composition: Composition, process: ConditionProcess
     ) -> None:
-        start = self.done[process_id].get(composition.name, 0)
+        start = self._stored[process_id].get(composition.name, 0)
         batches = composition.batches[start:]
         for number, (batch, scores) in enumerate(
             zip(batches, process.score(batches), strict=True), start

@@ -13,7 +13,7 @@ from typing import Any
 from harness.records.document import Record
 from harness.records.verifier import Device
 
-__all__ = ["DeviceFacts", "device_facts", "library_versions", "package_version"]
+__all__ = ["DeviceFacts", "device_facts", "library_versions", "num_cores", "package_version"]
 
 
 class DeviceFacts(Record, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ def library_versions(device: Device) -> dict[str, str]:
     if device is Device.CUDA:
         found |= {
             "cuda": torch.version.cuda,
-            "cudnn": torch.backends.cudnn.version(),
+            "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
             "cublas": package_version("nvidia-cublas-cu12") or package_version("nvidia-cublas"),
             "triton": package_version("triton"),
         }

@@ -1,4 +1,5 @@
 import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ from harness.commit_log import (
     write_rejects,
 )
 from harness.errors import InputFileError, InvalidRecordError, StoreError
+from harness.files import append_lines
 from harness.records import CommitRecord
 from tests.examples import SCORES, a_commit, a_replay, an_item, moved
 
@@ -218,3 +220,27 @@ def test_two_processes_append_to_one_log(tmp_path: Path) -> None:
     read = read_commits(path)
     assert read.rejects == ()
     assert len(read.records) == len(log_lines(path)) == 150
+
+
+APPEND_ONE = """
+import sys
+from harness.commit_log import CommitLog
+from tests.examples import a_commit
+print("ready", flush=True)
+print(CommitLog(sys.argv[1]).append([a_commit()]), flush=True)
+"""
+
+
+def test_an_append_waits_for_the_one_that_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "commits.jsonl"
+    with path.open("ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        child = subprocess.Popen(
+            [sys.executable, "-c", APPEND_ONE, str(path)], cwd=ROOT, stdout=subprocess.PIPE
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            child.wait(timeout=1)
+        append_lines(path, [encode(a_commit())])
+    assert child.communicate()[0] == b"0\n", "the child did not see what was appended meanwhile"

@@ -6,7 +6,6 @@ filler row is ever added.
 
 import random
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 
 from harness.errors import ConfigError
 from harness.records.batching import (
@@ -77,8 +76,10 @@ def _companions(
 ) -> list[list[int]]:
     if companions is Companions.ANY:
         return [list(order)]
-    by_decision = sorted(order, key=lambda at: rows[at].decision_id)
-    return [list(group) for _, group in groupby(by_decision, lambda at: rows[at].decision_id)]
+    groups: dict[str, list[int]] = {}
+    for at in order:
+        groups.setdefault(rows[at].decision_id, []).append(at)
+    return list(groups.values())
 
 
 def _batch(part: tuple[int, ...], rows: Sequence[RowShape], batching: Padded | FixedWidth) -> Batch:

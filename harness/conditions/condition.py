@@ -36,10 +36,14 @@ __all__ = [
 
 QUIET = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "LRU_CACHE_CAPACITY": "32",
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32",
     "TOKENIZERS_PARALLELISM": "false",
     "TRANSFORMERS_VERBOSITY": "error",
 }
-"""Environment of every child: no output of the libraries' own. Not numeric, not recorded."""
+"""Environment of every child: no output of the libraries' own, and at most 32 compiled kernels kept
+by torch's and oneDNN's caches, which else hold every batch shape ever seen: a gigabyte within 400
+shapes. The same kernels are compiled again. Not numeric, not recorded."""
 
 
 class Condition(Record, frozen=True, kw_only=True):

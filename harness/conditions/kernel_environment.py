@@ -1,8 +1,8 @@
 """Environment variables that steer kernels and that no switch owns: facts of a build.
 
 Kept are names under the prefixes of the numeric libraries. Left out are those that only place
-files, print, choose among equal devices, or say how a thread waits: they would make one build look
-like two.
+files, print, choose among equal devices, bound a cache, or say how a thread waits: they would make
+one build look like two.
 
 What it does not know: a variable read by a library outside these prefixes.
 """
@@ -40,12 +40,14 @@ IGNORED = frozenset(
         "CUDA_VERSION",
         "CUDA_VISIBLE_DEVICES",
         "CUDNN_VERSION",
+        "DNNL_PRIMITIVE_CACHE_CAPACITY",
         "GOMP_SPINCOUNT",
         "KMP_BLOCKTIME",
         "NCCL_SOCKET_IFNAME",
         "NCCL_VERSION",
         "OMP_DISPLAY_ENV",
         "OMP_WAIT_POLICY",
+        "ONEDNN_PRIMITIVE_CACHE_CAPACITY",
         "PYTORCH_VERSION",
         "TORCH_HOME",
         "TORCH_LOGS",

@@ -1,33 +1,28 @@
-"""Checkpoints: where they are, what they hold, and whether it was loaded whole.
+"""Checkpoints: where they are and what they store.
 
 Only safetensors are read: a pickle may run code. The digest is over every stored tensor (name,
-dtype, shape, bytes), so it does not change when a checkpoint is cut into other shards. A model is
-loaded fresh for each precision, then compared with what is stored, so that weights which were
-rounded on the way, initialised anew, or left out are found before anything is scored.
+dtype, shape, bytes), so it does not change when a checkpoint is cut into other shards.
 """
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import ModelLoadError
 from harness.records.document import Record
 from harness.verifiers import embedded
+from harness.verifiers.hub import fetch_checkpoint
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "Checkpoint",
-    "find_checkpoint",
-    "loaded_digest",
-    "refuse_incomplete",
-    "refuse_other_values",
-    "weights_digest",
-]
+__all__ = ["Checkpoint", "find_checkpoint", "tensors_digest"]
 
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.gguf", "*.safetensors")
 
 
 class Checkpoint(Record, frozen=True, kw_only=True):
@@ -38,119 +33,87 @@ class Checkpoint(Record, frozen=True, kw_only=True):
     shards: tuple[str, ...]
     """Its safetensors files, sorted."""
 
-    def stored(self) -> Iterator[tuple[str, "Tensor"]]:
-        """Yield every stored tensor by name, sorted."""
-        from safetensors import safe_open  # noqa: PLC0415 - not on the planner's side
+    def stored(self, wanted: Iterable[str] | None = None) -> Iterator[tuple[str, "Tensor"]]:
+        """Yield the stored tensors by name, sorted: all of them, or those `wanted`.
 
-        where = {}
-        for shard in self.shards:
-            with safe_open(shard, framework="pt") as file:
-                where |= dict.fromkeys(file.keys(), shard)
-        for name in sorted(where):
-            with safe_open(where[name], framework="pt") as file:
-                yield name, file.get_tensor(name)
+        Raises ModelLoadError when a file is not whole safetensors.
+        """
+        from safetensors import SafetensorError, safe_open  # noqa: PLC0415 - not the planner's
+
+        try:
+            with ExitStack() as stack:
+                files: dict[str, Any] = {}
+                for shard in self.shards:
+                    file = stack.enter_context(safe_open(shard, framework="pt"))
+                    files |= dict.fromkeys(file.keys(), file)
+                names = files if wanted is None else set(wanted) & files.keys()
+                for name in sorted(names):
+                    yield name, files[name].get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            advice = "copy or download the checkpoint again"
+            raise ModelLoadError(
+                f"{self.folder}: no whole safetensors ({error}); {advice}"
+            ) from error
+
+    def digest(self) -> str:
+        """Return the digest of all stored tensors."""
+        return tensors_digest(self.stored())
 
 
 def find_checkpoint(model: str, revision: str | None) -> Checkpoint:
     """Find the checkpoint of ``embedded:NAME``, a folder, or a hub name.
 
-    Raises ModelLoadError when it is not to be had, or holds pickles only.
+    Raises ModelLoadError when it is not to be had, or has no safetensors.
     """
     if model.startswith("embedded:"):
         folder = embedded.checkpoint(model.removeprefix("embedded:"))
     elif Path(model).is_dir():
         folder = Path(model)
     else:
-        folder = _from_hub(model, revision)
-    return _checkpoint(folder)
-
-
-def _checkpoint(folder: Path) -> Checkpoint:
-    shards = tuple(sorted(str(path) for path in folder.glob("*.safetensors")))
+        folder = fetch_checkpoint(model, revision)
     if not (folder / "config.json").is_file():
         raise ModelLoadError(f"{folder}: no config.json; is it a transformers checkpoint?")
-    if not shards:
-        pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
-        found = f"only pickles ({', '.join(pickles)})" if pickles else "no weights"
-        advice = "save it with save_pretrained(..., safe_serialization=True)"
-        raise ModelLoadError(f"{folder}: {found}; safetensors are needed: {advice}")
-    return Checkpoint(folder=str(folder), shards=shards)
+    if (folder / "adapter_config.json").is_file():
+        raise ModelLoadError(f"{folder}: an adapter; merge it into its model and save that")
+    return Checkpoint(folder=str(folder), shards=tuple(str(path) for path in _shards(folder)))
 
 
-def _from_hub(model: str, revision: str | None) -> Path:
-    from huggingface_hub import snapshot_download  # noqa: PLC0415 - not on the planner's side
-
-    try:
-        return Path(
-            snapshot_download(
-                model,
-                revision=revision,
-                allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.py"],
-            )
-        )
-    except Exception as error:
-        advice = "give a folder, embedded:reward or embedded:lm, or check the name and the network"
-        cause = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ModelLoadError(
-            f"model {model!r}: no such folder, and not from a hub ({cause}); {advice}"
-        ) from error
-
-
-def weights_digest(checkpoint: Checkpoint) -> str:
-    """Return the digest of all stored tensors."""
-    return _digest_of(checkpoint.stored())
-
-
-def loaded_digest(model: Any) -> str:
-    """Return the digest of a model's parameters and buffers as they are in memory."""
-    return _digest_of(sorted(model.state_dict().items()))
-
-
-def refuse_incomplete(folder: str, loading_info: Any) -> None:
-    """Raise ModelLoadError when weights were missing, left over or of another shape."""
-    kinds = ("missing_keys", "unexpected_keys", "mismatched_keys")
-    found = [
-        f"{kind.replace('_', ' ')}: {_some(names)}"
-        for kind in kinds
-        if (names := loading_info[kind])
-    ]
-    if found:
-        advice = "a missing head would be freshly initialised: choose the head that this checkpoint was trained for"
-        raise ModelLoadError(f"{folder}: {'; '.join(found)}; {advice}")
-
-
-def refuse_other_values(model: Any, checkpoint: Checkpoint) -> int:
-    """Compare each loaded weight with the stored one cast to its dtype; return how many.
-
-    Raises ModelLoadError naming the first weight that differs.
-    """
-    import torch  # noqa: PLC0415 - not on the planner's side
-
-    state, compared = model.state_dict(), 0
-    for name, stored in checkpoint.stored():
-        if name not in state:
-            continue
-        loaded = state[name]
-        if not torch.equal(loaded.cpu(), stored.to(loaded.dtype)):
-            raise ModelLoadError(
-                f"{checkpoint.folder}: {name} was loaded with other values than stored"
-            )
-        compared += 1
-    return compared
-
-
-def _digest_of(tensors: "Iterable[tuple[str, Tensor]]") -> str:
+def tensors_digest(tensors: "Iterable[tuple[str, Tensor]]") -> str:
+    """Return the digest of named tensors, in the order given."""
     import torch  # noqa: PLC0415 - not on the planner's side
 
     total = hashlib.sha256()
     for name, tensor in tensors:
         total.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
         flat = tensor.detach().cpu().contiguous().reshape(-1)
-        total.update(flat.view(torch.uint8).numpy())
+        data: Any = flat.view(torch.uint8).numpy()
+        total.update(data)
     return f"sha256:{total.hexdigest()}"
 
 
-def _some(names: Iterable[Any]) -> str:
-    listed = sorted(str(name) for name in names)
-    more = f" and {len(listed) - 4} more" if len(listed) > 4 else ""
-    return ", ".join(listed[:4]) + more
+def _shards(folder: Path) -> list[Path]:
+    """Return the files that transformers would read, and no other that lies beside them."""
+    if (folder / _SINGLE).is_file():
+        return [folder / _SINGLE]
+    if not (folder / _INDEX).is_file():
+        raise ModelLoadError(f"{folder}: {_found_instead(folder)}")
+    shards = sorted({folder / name for name in _weight_map(folder / _INDEX).values()})
+    for shard in shards:
+        if not shard.is_file():
+            raise ModelLoadError(f"{shard}: {_INDEX} names this shard and it is not there")
+    return shards
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    try:
+        found: dict[str, str] = json.loads(index.read_bytes())["weight_map"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelLoadError(f"{index}: no index of shards ({error!r})") from error
+    return found
+
+
+def _found_instead(folder: Path) -> str:
+    others = sorted(path.name for pattern in _OTHER_WEIGHTS for path in folder.glob(pattern))
+    found = f"only {', '.join(others)}" if others else "no weights"
+    advice = f"save it with model.save_pretrained(folder), which writes {_SINGLE}"
+    return f"{found}; safetensors are needed, since a pickle may run code: {advice}"

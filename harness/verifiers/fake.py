@@ -9,6 +9,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from harness.codec import digest
 from harness.conditions.condition import Condition, requested_switches
@@ -19,6 +20,9 @@ from harness.records.build import Build
 from harness.records.invocation import PrecisionMode, ReductionOrder
 from harness.records.verifier import Overflow, VerifierSpec
 from harness.verifiers.protocol import EncodedRow, ResolvedCondition, RowText
+
+if TYPE_CHECKING:
+    from harness.records.switches import SwitchValues
 
 __all__ = ["FakeKind", "FakeVerifier"]
 
@@ -75,7 +79,7 @@ class FakeVerifier:
     def resolved(self) -> ResolvedCondition:
         """Return what was requested: a fake has no switches to read back."""
         requested = requested_switches(self._condition, self._spec.device)
-        dtype = {"weights_dtype": str(self._condition.precision)}
+        dtype: SwitchValues = {"weights_dtype": str(self._condition.precision)}
         return ResolvedCondition(
             precision_mode=PrecisionMode(
                 name=self._condition.precision,
@@ -109,12 +113,16 @@ class FakeVerifier:
         context, branch = text.context.encode(), text.branch.encode()
         limit = self._spec.max_tokens or DEFAULT_MAX_TOKENS
         dropped = max(len(context) + len(branch) - limit, 0)
+        if not branch:
+            raise InputFileError(f"{text.name}: the branch has no token; give it some text")
         if dropped and (self._spec.overflow is Overflow.ERROR or dropped > len(context)):
             raise InputFileError(f"{text.name}: the row is too long ({limit} tokens allowed)")
-        kept = context[dropped:] + branch
-        start = len(context) - dropped
+        tokens = context[dropped:] + branch
         return EncodedRow(
-            token_ids=tuple(kept), branch_start=start, branch_end=len(kept), num_dropped=dropped
+            token_ids=tuple(tokens),
+            branch_start=len(tokens) - len(branch),
+            branch_end=len(tokens),
+            num_dropped=dropped,
         )
 
     def _score(self, row: EncodedRow, shape: str, batch: str, width: int) -> float:

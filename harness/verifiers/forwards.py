@@ -1,4 +1,4 @@
-"""One forward of a transformers model, to the logits at the columns that the rows are read at.
+"""One forward of a transformers model, to the logits at the places where rows are read.
 
 The model's own `forward` is called, so that logit scaling and soft-capping are kept. Only a
 decoder's classification layer, which transformers would pool by the pad token's id, is applied by
@@ -6,8 +6,8 @@ us, at the columns that the head names.
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.errors import UnsupportedConditionError
 from harness.verifiers.heads import ModelTask
@@ -15,7 +15,18 @@ from harness.verifiers.heads import ModelTask
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Forward", "forward_of"]
+__all__ = ["Forward", "Reads", "forward_of", "pools_first_column"]
+
+Inputs = Mapping[str, "Tensor"]
+
+
+class Reads(NamedTuple):
+    """Places in a padded batch, row after row."""
+
+    rows: list[int]
+    """Row of each place, `[reads]`."""
+    columns: list[int]
+    """Column of each place, `[reads]`."""
 
 
 class _CausalForward:
@@ -25,18 +36,20 @@ class _CausalForward:
         self._model = model
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
 
-    def __call__(
-        self, inputs: Mapping[str, "Tensor"], columns: Sequence[Sequence[int]]
-    ) -> list["Tensor"]:
+    def __call__(self, inputs: Inputs, reads: Reads) -> "Tensor":
         import torch  # noqa: PLC0415 - not on the planner's side
 
-        wanted = sorted({column for row in columns for column in row})
         if not self._keeps:
-            wanted = list(range(inputs["input_ids"].shape[1]))
-        keep = {"logits_to_keep": torch.tensor(wanted, device=self._model.device)}
-        logits = self._model(**inputs, **(keep if self._keeps else {}), use_cache=False).logits
-        at = {column: index for index, column in enumerate(wanted)}
-        return [logits[row, [at[c] for c in read]] for row, read in enumerate(columns)]
+            return self._logits(inputs)[reads.rows, reads.columns]
+        kept = sorted(set(reads.columns))
+        at = {column: index for index, column in enumerate(kept)}
+        columns = torch.tensor(kept, device=self._model.device)
+        logits = self._logits(inputs, logits_to_keep=columns)
+        return logits[reads.rows, [at[column] for column in reads.columns]]
+
+    def _logits(self, inputs: Inputs, **options: "Tensor") -> "Tensor":
+        logits: Tensor = self._model(**inputs, **options, use_cache=False).logits
+        return logits
 
 
 class _DecoderLabels:
@@ -45,33 +58,25 @@ class _DecoderLabels:
     def __init__(self, model: Any) -> None:
         self._model = model
 
-    def __call__(
-        self, inputs: Mapping[str, "Tensor"], columns: Sequence[Sequence[int]]
-    ) -> list["Tensor"]:
-        import torch  # noqa: PLC0415 - not on the planner's side
-
+    def __call__(self, inputs: Inputs, reads: Reads) -> "Tensor":
         hidden = self._model.base_model(**inputs, use_cache=False).last_hidden_state
-        rows = [row for row, read in enumerate(columns) for _ in read]
-        flat = [column for read in columns for column in read]
-        logits = self._model.score(hidden[torch.tensor(rows), torch.tensor(flat)])
-        return list(logits.split([len(read) for read in columns]))
+        labels: Tensor = self._model.score(hidden[reads.rows, reads.columns])
+        return labels
 
 
 class _EncoderLabels:
-    """Labels of an encoder that pools by itself, from its first column: right padding only."""
+    """Labels of an encoder that pools by itself, from its first column."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
 
-    def __call__(
-        self, inputs: Mapping[str, "Tensor"], columns: Sequence[Sequence[int]]
-    ) -> list["Tensor"]:
-        if not bool(inputs["attention_mask"][:, 0].all()):
-            raise UnsupportedConditionError("this model pools column 0: use right padding")
-        logits = self._model(**inputs).logits
-        if any(len(read) > 1 for read in columns):
+    def __call__(self, inputs: Inputs, reads: Reads) -> "Tensor":
+        if reads.rows != list(range(len(inputs["input_ids"]))):
             raise UnsupportedConditionError("this model has no step scores; use a token classifier")
-        return list(logits.split(1))
+        if not bool(inputs["attention_mask"][:, 0].all()):
+            raise UnsupportedConditionError("this model pools column 0: set batching.side: right")
+        labels: Tensor = self._model(**inputs).logits
+        return labels
 
 
 class _TokenLabels:
@@ -80,14 +85,13 @@ class _TokenLabels:
     def __init__(self, model: Any) -> None:
         self._model = model
 
-    def __call__(
-        self, inputs: Mapping[str, "Tensor"], columns: Sequence[Sequence[int]]
-    ) -> list["Tensor"]:
-        logits = self._model(**inputs).logits
-        return [logits[row, list(read)] for row, read in enumerate(columns)]
+    def __call__(self, inputs: Inputs, reads: Reads) -> "Tensor":
+        labels: Tensor = self._model(**inputs).logits[reads.rows, reads.columns]
+        return labels
 
 
 Forward = _CausalForward | _DecoderLabels | _EncoderLabels | _TokenLabels
+"""Called with a model's inputs and places; returns the logits there, ``[reads, classes]``."""
 
 
 def forward_of(model: Any, task: ModelTask) -> Forward:
@@ -97,3 +101,8 @@ def forward_of(model: Any, task: ModelTask) -> Forward:
     if task == "token_classification":
         return _TokenLabels(model)
     return _DecoderLabels(model) if hasattr(model, "score") else _EncoderLabels(model)
+
+
+def pools_first_column(forward: Forward) -> bool:
+    """Return whether rows must start in column 0 with the token that the model pools."""
+    return isinstance(forward, _EncoderLabels)

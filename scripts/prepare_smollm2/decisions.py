@@ -17,7 +17,8 @@ from scripts.prepare_smollm2.solutions import Problem, Solution
 
 __all__ = ["Choice", "Decision", "choose", "decision_lines"]
 
-_MAX_TOKENS = 512
+_MAX_TOKENS = 320
+"""Of a row with its prompt: long enough for real solutions, short enough for a CPU."""
 _PROMPT_TOKENS = 72
 """Left free for a chat template and a question around the two texts."""
 
@@ -25,8 +26,8 @@ _PROMPT_TOKENS = 72
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """How many decisions of how many branches."""
 
-    num_decisions: int = 240
-    num_branches: int = 4
+    num_decisions: int = 120
+    num_branches: int = 3
     """At most; a decision has at least 2."""
     seed: int = 0
 

@@ -1,0 +1,191 @@
+"""The demo: a whole life of a tolerance, on a real verifier, ending in three replays.
+
+An honest replay repeats the recorded computation. One in other batches is a reconstruction. The
+third is planted, and labelled so: a replica that computes in another precision and records what it
+was asked for, as a misconfigured server would.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Event
+
+import msgspec
+
+from calibrate.config import CalibrationConfig
+from harness.codec import encode
+from harness.commit_log import CommitLog
+from harness.files import write_atomic
+from harness.judge.classify import judge
+from harness.judge.tolerances import Tolerances
+from harness.machine import num_cores
+from harness.records.batching import Batching, Padded, Solo
+from harness.records.commit import CommitRecord, ReplayRecord
+from harness.records.decision import Decision, Item
+from harness.records.document import Record
+from harness.records.tolerance import ToleranceFile
+from harness.records.verdict import Policy, Verdict
+from harness.records.verifier import Device
+from harness.replay import ReplayAs, replay_commits
+from harness.scoring import Advance, score_decisions
+
+__all__ = [
+    "DEMO_DECISIONS",
+    "NUM_WAYS",
+    "Played",
+    "Scene",
+    "demo_config",
+    "misreport",
+    "play",
+    "store_scenes",
+]
+
+DEMO_DECISIONS = 60
+"""Decisions that the demo commits and replays; calibration takes all."""
+
+NUM_WAYS = 3
+"""Ways in which each commit is replayed."""
+
+COMMIT_ROWS = 12
+REPLAY_ROWS = 3
+
+
+class Scene(Record, frozen=True, kw_only=True):
+    """One kind of replay of the same commits, judged."""
+
+    title: str
+    """What was done."""
+    replays: tuple[ReplayRecord, ...]
+    """What came of it."""
+    verdicts: tuple[Verdict, ...]
+    """How it is judged by default."""
+    strict: tuple[Verdict, ...]
+    """How it is judged under the strict policy."""
+
+
+class Played(Record, frozen=True, kw_only=True):
+    """What the demo committed and replayed."""
+
+    commits: tuple[CommitRecord, ...]
+    """The commits."""
+    items: tuple[Item, ...]
+    """The text behind their content digests."""
+    scenes: tuple[Scene, ...]
+    """The replays, in the order they are told."""
+
+
+def demo_config() -> Path:
+    """Return the demo's config: beside the code when installed, under configs/ in a checkout."""
+    package = Path(__file__).parent
+    installed = package / "demo.yaml"
+    return installed if installed.is_file() else package.parent / "configs" / "demo.yaml"
+
+
+def store_scenes(folder: Path, played: Played) -> None:
+    """Append the commits to the run's log and write each scene's replays beside it."""
+    CommitLog(folder / "commits.jsonl").append(played.commits, played.items)
+    for scene in played.scenes:
+        lines = b"".join(encode(replay) + b"\n" for replay in scene.replays)
+        name = scene.replays[0].replica
+        write_atomic(folder / f"replays-{name}.jsonl", lines, overwrite=True)
+
+
+def play(
+    config: CalibrationConfig,
+    file: ToleranceFile,
+    decisions: tuple[Decision, ...],
+    advance: Advance = lambda _: None,
+) -> Played:
+    """Commit `decisions`, replay them in three ways side by side, and judge each.
+
+    `advance` may be called by several threads at a time.
+    """
+    arm, tolerances = config.arms[0], Tolerances(files=(file,))
+    scored = score_decisions(
+        config.verifier,
+        arm.condition,
+        _with_rows(arm.batching, COMMIT_ROWS),
+        decisions,
+        advance=advance,
+    )
+    commits = scored.commits
+    items = {item.content_digest: item for item in scored.items}
+    other = arm.reference
+    ways = (
+        ReplayAs(replica="honest"),
+        ReplayAs(replica="rebatched", batching=_with_rows(arm.batching, REPLAY_ROWS)),
+        ReplayAs(replica="planted", condition=other),
+    )
+    with ThreadPoolExecutor(_num_workers(config)) as pool, _stoppable(advance) as stoppable:
+        replay = partial(replay_commits, commits, items, advance=stoppable)
+        honest, rebatched, planted = pool.map(replay, ways)
+    scenes = (
+        _scene("the same computation again", commits, honest, tolerances),
+        _scene(f"in batches of {REPLAY_ROWS}", commits, rebatched, tolerances),
+        _scene(
+            f"planted: secretly in {other.precision}",
+            commits,
+            misreport(planted, commits),
+            tolerances,
+        ),
+    )
+    return Played(commits=commits, items=scored.items, scenes=scenes)
+
+
+def misreport(
+    replays: Sequence[ReplayRecord], commits: Sequence[CommitRecord]
+) -> tuple[ReplayRecord, ...]:
+    """Return `replays` as a replica would record them that reports what it was asked for."""
+    return tuple(
+        msgspec.structs.replace(replay, invocation=commit.invocation)
+        for replay, commit in zip(replays, commits, strict=True)
+    )
+
+
+@contextmanager
+def _stoppable(advance: Advance) -> Iterator[Advance]:
+    """Give an `advance` that ends its thread once the block has been left by an error."""
+    stop = Event()
+
+    def checked(count: int) -> None:
+        if stop.is_set():
+            raise InterruptedError
+        advance(count)
+
+    try:
+        yield checked
+    except BaseException:
+        stop.set()
+        raise
+
+
+def _num_workers(config: CalibrationConfig) -> int:
+    """Return how many replays run side by side: as many as a calibration's processes."""
+    if config.processes is not None:
+        return config.processes
+    if config.verifier.device is Device.CUDA:
+        return 1
+    return max(num_cores() // (config.arms[0].reduction_order.num_threads or num_cores()), 1)
+
+
+def _scene(
+    title: str,
+    commits: Sequence[CommitRecord],
+    replays: tuple[ReplayRecord, ...],
+    tolerances: Tolerances,
+) -> Scene:
+    pairs = list(zip(commits, replays, strict=True))
+    return Scene(
+        title=title,
+        replays=replays,
+        verdicts=tuple(judge(commit, replay, tolerances) for commit, replay in pairs),
+        strict=tuple(judge(c, r, tolerances, policy=Policy.STRICT) for c, r in pairs),
+    )
+
+
+def _with_rows(batching: Batching, rows: int) -> Batching:
+    if isinstance(batching, Solo):
+        return Padded(max_rows=rows)
+    return msgspec.structs.replace(batching, max_rows=min(rows, batching.max_rows))
