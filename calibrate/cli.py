@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from calibrate.calibration import Calibrated, RunFiles
     from calibrate.config import CalibrationConfig
     from harness.commit_log import Reject
+    from harness.conditions.condition import Condition
     from harness.records.batching import Batching
     from harness.records.commit import CommitRecord
     from harness.records.verdict import Verdict
@@ -113,6 +115,7 @@ def calibrate_command(
             _print_json({**paths, "num_observations": calibrated.num_observations})
             return
         console.print_tolerances(calibrated.file)
+        console.results.print()
         console.print_paths({"tolerance file": files.tolerance, "report": files.report})
 
 
@@ -194,6 +197,7 @@ def replay(  # noqa: PLR0913 - options
         if not chosen:
             first = f"; {read.rejects[0].error}" if read.rejects else ""
             raise InputFileError(f"{commits}: no usable commit to replay{first}")
+        _require_torch(chosen)
         departs = _departure(chosen[0], max_rows, precision, replica)
         with rows_progress("replaying", _num_rows(chosen, max_rows)) as bar:
             replays = replay_commits(
@@ -417,9 +421,6 @@ def _departure(
     commit: "CommitRecord", max_rows: int | None, precision: str | None, replica: str
 ) -> "ReplayAs":
     """Return how to replay; what is not asked for is as in the first commit."""
-    import msgspec  # noqa: PLC0415
-
-    from harness.conditions.condition import Condition  # noqa: PLC0415
     from harness.errors import nearest  # noqa: PLC0415
     from harness.records.batching import Padded, Solo  # noqa: PLC0415
     from harness.records.invocation import PrecisionName  # noqa: PLC0415
@@ -427,15 +428,36 @@ def _departure(
 
     if precision is not None and precision not in set(PrecisionName):
         raise ConfigError(f"--precision {precision}: {nearest(precision, map(str, PrecisionName))}")
-    recorded = commit.invocation.condition
-    other = {**recorded, "precision": precision, "precision_overrides": {}} if precision else None
     rule = commit.invocation.batch_membership.requested
     padded = Padded() if rule is None or isinstance(rule, Solo) else rule
     return ReplayAs(
-        condition=msgspec.convert(other, Condition) if other else None,
+        condition=_in_precision(commit, precision) if precision else None,
         batching=_resized(padded, max_rows) if max_rows else None,
         replica=replica,
     )
+
+
+def _in_precision(commit: "CommitRecord", precision: str) -> "Condition":
+    import msgspec  # noqa: PLC0415
+
+    from harness.conditions.condition import Condition  # noqa: PLC0415
+
+    asked = {"precision": precision, "precision_overrides": {}}
+    try:
+        return msgspec.convert({**commit.invocation.condition, **asked}, Condition)
+    except msgspec.ValidationError as error:
+        where = f"--precision: commit {commit.commit_id}"
+        advice = "replay it on the engine that wrote it"
+        raise ConfigError(
+            f"{where} has a condition of another engine ({error}); {advice}"
+        ) from error
+
+
+def _require_torch(commits: "Sequence[CommitRecord]") -> None:
+    """Raise ModuleNotFoundError here rather than in a process of its own, with a long trace."""
+    models = {commit.invocation.build.verifier.model for commit in commits}
+    if find_spec("torch") is None and not all(model.startswith("fake:") for model in models):
+        raise ModuleNotFoundError(name="torch")
 
 
 def _num_rows(commits: "Sequence[CommitRecord]", max_rows: int | None) -> int:

@@ -36,7 +36,7 @@ __all__ = [
 
 results = Console()
 """Standard output."""
-errors = Console(stderr=True)
+errors = Console()
 """Standard error."""
 
 NOT_COMPARED = "not compared"

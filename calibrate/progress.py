@@ -72,9 +72,10 @@ def _bar(last: MofNCompleteColumn | TaskProgressColumn) -> Progress:
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
         last,
-        TimeElapsedColumn(),
-        TextColumn("left"),
         TimeRemainingColumn(),
+        TextColumn("left,"),
+        TimeElapsedColumn(),
+        TextColumn("so far"),
         console=console.errors,
         disable=not console.errors.is_terminal,
     )

@@ -199,7 +199,7 @@ class _Run:
         try:
             self._score(plan)
             self._queue.put(_Ended(process_id=plan.process_id))
-        except (WorkerError, BrokenPipeError) as error:
+        except WorkerError as error:
             advice = "all that was scored is stored; run again to resume"
             problem = f"{plan.process_id}: {error}".rstrip()
             self._queue.put(WorkerError(f"{problem}\n{advice}"))

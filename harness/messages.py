@@ -1,7 +1,8 @@
 """Messages between a runner and the process of one condition, and how they cross a pipe.
 
-A frame is a 4-byte big-endian length and that many bytes of MessagePack. Non-finite scores cross
-unchanged. A pipe that ends between two frames is the end; one that ends inside a frame is an error.
+A frame is an 8-byte big-endian length and that many bytes of MessagePack. Non-finite scores cross
+unchanged. A pipe that ends between two frames is the end; one that ends inside a frame is an error,
+and so is anything else that was printed into it: no text begins with the zeros of a real length.
 """
 
 from typing import BinaryIO
@@ -67,7 +68,8 @@ class Failed(Record, frozen=True, kw_only=True, tag=True):
 ToWorker = Job | Run
 FromWorker = Ready | Scored | Failed
 
-_LENGTH_BYTES = 4
+_LENGTH_BYTES = 8
+_MAX_BYTES = 2**40
 
 
 def send(stream: BinaryIO, message: ToWorker | FromWorker) -> None:
@@ -80,12 +82,18 @@ def send(stream: BinaryIO, message: ToWorker | FromWorker) -> None:
 def receive(stream: BinaryIO) -> ToWorker | FromWorker | None:
     """Read one frame; None when the other side has ended.
 
-    Raises WorkerError when it ended inside a frame.
+    Raises WorkerError when it ended inside a frame, or sent something else.
     """
     head = stream.read(_LENGTH_BYTES)
     if not head:
         return None
-    data = stream.read(int.from_bytes(head, "big"))
-    if len(head) < _LENGTH_BYTES or len(data) < int.from_bytes(head, "big"):
+    length = int.from_bytes(head, "big")
+    if len(head) == _LENGTH_BYTES and length > _MAX_BYTES:
+        raise WorkerError(f"{head!r}... is no message: something printed to standard output")
+    data = stream.read(length) if len(head) == _LENGTH_BYTES else b""
+    if len(head) < _LENGTH_BYTES or len(data) < length:
         raise WorkerError("a message was cut short: the other process died while writing")
-    return msgspec.msgpack.decode(data, type=Job | Run | Ready | Scored | Failed)
+    try:
+        return msgspec.msgpack.decode(data, type=Job | Run | Ready | Scored | Failed)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise WorkerError(f"a message is not of this release: {error}") from error

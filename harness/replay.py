@@ -83,12 +83,8 @@ class _Group:
     def run(
         self, items: Mapping[str, Item], replay_as: ReplayAs, advance: Advance
     ) -> list[ReplayRecord]:
-        contents = list(dict.fromkeys(s.content_digest for c in self.commits for s in slots_of(c)))
-        found = [items[content] for content in contents if content in items]
-        rows = {item.content_digest: at for at, item in enumerate(found)}
-        for commit in self.commits:
-            _refuse_lost(commit, rows)
-        texts = [RowText(context=i.context, branch=i.text, name=i.content_digest) for i in found]
+        texts = self._texts(items)
+        rows = {text.name: at for at, text in enumerate(texts)}
         with ConditionProcess(self._verifier, self._condition, texts) as process:
             ready = process.ready()
             plans = self._plans(ready.rows, rows, replay_as.batching)
@@ -100,6 +96,18 @@ class _Group:
         return [
             self._replay(commit, plan, ready, scores, replay_as)
             for commit, plan in zip(self.commits, plans, strict=True)
+        ]
+
+    def _texts(self, items: Mapping[str, Item]) -> list[RowText]:
+        """Return what the item store has of the commits' slots, each named by its digest."""
+        for commit in self.commits:
+            _refuse_lost(commit, items)
+        slots = (slot for commit in self.commits for slot in slots_of(commit))
+        names = dict.fromkeys(slot.content_digest for slot in slots)
+        return [
+            RowText(context=items[name].context, branch=items[name].text, name=name)
+            for name in names
+            if name in items
         ]
 
     def _plans(
@@ -146,31 +154,48 @@ def _groups(commits: Sequence[CommitRecord], replay_as: ReplayAs) -> list[_Group
     groups: dict[str, _Group] = {}
     for commit in commits:
         verifier = replay_as.verifier or commit.invocation.build.verifier
-        condition = replay_as.condition or msgspec.convert(commit.invocation.condition, Condition)
+        condition = replay_as.condition or _condition(commit)
         key = digest([verifier, condition])
         groups.setdefault(key, _Group(verifier, condition)).commits.append(commit)
     return list(groups.values())
 
 
+def _condition(commit: CommitRecord) -> Condition:
+    try:
+        return msgspec.convert(commit.invocation.condition, Condition)
+    except msgspec.ValidationError as error:
+        advice = "replay it on the engine that wrote it, or give a condition"
+        message = f"commit {commit.commit_id}: its condition is not one of this engine's ({error})"
+        raise UnsupportedConditionError(f"{message}; {advice}") from error
+
+
 def _as_recorded(
     commit: CommitRecord, encoded: Sequence[EncodedRow], rows: Mapping[str, int]
 ) -> _Plan:
-    steps = tuple(_pinned(step, encoded, rows) for step in commit.invocation.batch_membership.steps)
-    missing = sum(slot.content_digest not in rows for slot in slots_of(commit))
+    recorded = commit.invocation.batch_membership.steps
+    present = [[slot for slot in step.slots if slot.content_digest in rows] for step in recorded]
+    steps = [
+        _pinned(step, slots, encoded, rows)
+        for step, slots in zip(recorded, present, strict=True)
+        if slots
+    ]
+    missing = sum(len(step.slots) for step in recorded) - sum(map(len, present))
     notes = (f"{missing} companions are not in the item store",) if missing else ()
-    return _Plan(steps=steps, notes=notes)
+    return _Plan(steps=tuple(steps), notes=notes)
 
 
-def _pinned(step: Step, encoded: Sequence[EncodedRow], rows: Mapping[str, int]) -> _PlannedStep:
+def _pinned(
+    step: Step, slots: Sequence[Slot], encoded: Sequence[EncodedRow], rows: Mapping[str, int]
+) -> _PlannedStep:
+    """Return `step` with the `slots` that are left, as wide as it was, or as its rows now need."""
     if step.padded_width is None:
         raise UnsupportedConditionError("this step was an engine's: replay it on that engine")
-    present = [slot for slot in step.slots if slot.content_digest in rows]
-    chosen = tuple(rows[slot.content_digest] for slot in present)
+    chosen = tuple(rows[slot.content_digest] for slot in slots)
     longest = max(len(encoded[row].token_ids) for row in chosen)
-    width = max(step.padded_width, longest)
+    width = longest if step.padding_side is None else max(step.padded_width, longest)
     return _PlannedStep(
         batch=Batch(rows=chosen, width=width, side=step.padding_side),
-        labels=tuple(_label(slot) for slot in present),
+        labels=tuple(_label(slot) for slot in slots),
     )
 
 
@@ -205,9 +230,9 @@ def _label(slot: Slot, *, own: bool = True) -> SlotLabel:
     return SlotLabel(request_id=slot.request_id, branch_id=slot.branch_id if own else None)
 
 
-def _refuse_lost(commit: CommitRecord, rows: Mapping[str, int]) -> None:
+def _refuse_lost(commit: CommitRecord, items: Mapping[str, Item]) -> None:
     for slot in slots_of(commit):
-        if slot.branch_id is not None and slot.content_digest not in rows:
+        if slot.branch_id is not None and slot.content_digest not in items:
             where = f"commit {commit.commit_id}, branch {slot.branch_id!r}"
             advice = "its text is not in the item store, so it cannot be replayed"
             raise InputFileError(f"{where}: {advice}")

@@ -2,27 +2,35 @@
 
 Every condition gets a process of its own, with the environment that its switches need, started
 anew each time. A process that dies, fails, or answers with something else is an error with the end
-of its standard error in the message: nothing it left unfinished counts.
+of its standard error in the message: nothing it left unfinished counts. However the caller leaves,
+the process is gone when the context manager is.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from types import TracebackType
-from typing import BinaryIO, NoReturn, Self, cast
+from typing import BinaryIO, Self, TypeVar, cast
 
 from harness import errors
 from harness.conditions.batching import Batch
 from harness.conditions.condition import Condition, environment
-from harness.messages import Failed, FromWorker, Job, Ready, Run, Scored, receive, send
+from harness.errors import ScorepinError, WorkerError
+from harness.messages import Failed, Job, Ready, Run, Scored, ToWorker, receive, send
 from harness.records.verifier import VerifierSpec
 from harness.verifiers.protocol import RowText
 
 __all__ = ["ConditionProcess"]
 
+A = TypeVar("A", Ready, Scored)
+
 _STDERR_TAIL_BYTES = 2000
+_GRACE_S = 5.0
+"""How long a process may take to end once its pipes are closed; then it is killed."""
 
 
 class ConditionProcess:
@@ -37,21 +45,22 @@ class ConditionProcess:
         """Describe the process; nothing is started yet."""
         self._job = Job(verifier=verifier, condition=condition, texts=tuple(texts))
         self._environment = _environment(condition, verifier)
+        self._owed = 0
 
     def __enter__(self) -> Self:
         """Start the process and send it its job."""
-        self._stderr = tempfile.TemporaryFile()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "harness.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            env=self._environment,
-        )
-        try:
-            send(self._requests, self._job)
-        except BrokenPipeError:
-            self._fail(None)
+        with ExitStack() as stack:
+            self._stderr = stack.enter_context(tempfile.TemporaryFile())
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "harness.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                env=self._environment,
+            )
+            stack.callback(self._end)
+            self._send(self._job)
+            self._held = stack.pop_all()
         return self
 
     def __exit__(
@@ -61,34 +70,29 @@ class ConditionProcess:
         trace: TracebackType | None,
     ) -> None:
         """End the process: by closing its input when all went well, else at once."""
-        if kind is not None:
-            self._process.kill()
-        self._requests.close()
-        status = self._process.wait()
-        self._answers.close()
-        try:
-            if kind is None and status != 0:
-                raise errors.WorkerError(
-                    f"a condition's process ended with status {status}:\n{self._tail()}"
-                )
-        finally:
-            self._stderr.close()
+        with self._held:
+            if kind is None and not self._owed:
+                self._finish()
 
     def ready(self) -> Ready:
         """Wait until the model is loaded and the rows are encoded."""
-        answer = self._next()
-        if not isinstance(answer, Ready):
-            self._fail(answer)
-        return answer
+        return self._expect(Ready)
 
     def score(self, batches: Sequence[Batch]) -> Iterator[tuple[float, ...]]:
-        """Score `batches` in order; yield one tuple of scores a batch, as they are done."""
-        send(self._requests, Run(batches=tuple(batches)))
+        """Score `batches` in order; yield one tuple of scores a batch, as they are done.
+
+        Read it to its end before the next call: what is left unread would answer that one.
+        """
+        if self._owed:
+            raise WorkerError("the scores of an earlier call were not all read; read them first")
+        self._send(Run(batches=tuple(batches)))
+        self._owed = len(batches)
         for batch in batches:
-            answer = self._next()
-            if not isinstance(answer, Scored) or len(answer.scores) != len(batch.rows):
-                self._fail(answer)
-            yield answer.scores
+            scores = self._expect(Scored).scores
+            if len(scores) != len(batch.rows):
+                raise self._ended(f"gave {len(scores)} scores for {len(batch.rows)} rows")
+            self._owed -= 1
+            yield scores
 
     @property
     def _requests(self) -> BinaryIO:
@@ -98,34 +102,79 @@ class ConditionProcess:
     def _answers(self) -> BinaryIO:
         return cast("BinaryIO", self._process.stdout)
 
-    def _next(self) -> FromWorker | None:
-        return cast("FromWorker | None", receive(self._answers))
+    def _send(self, message: ToWorker) -> None:
+        try:
+            send(self._requests, message)
+        except BrokenPipeError as error:
+            raise self._failure(self._receive()) from error  # its last words say why
 
-    def _fail(self, answer: FromWorker | None) -> NoReturn:
-        if isinstance(answer, Failed):
-            known = getattr(errors, answer.kind, None)
-            if isinstance(known, type) and issubclass(known, errors.ScorepinError):
-                raise known(answer.message)
-            raise errors.WorkerError(
-                f"a condition's process failed: {answer.kind}: {answer.message}\n{self._tail()}"
-            )
-        if answer is not None:
-            raise errors.WorkerError(
-                f"a condition's process answered out of turn: {type(answer).__name__}"
-            )
-        status = self._process.wait()
-        raise errors.WorkerError(
-            f"a condition's process died with status {status}:\n{self._tail()}"
-        )
+    def _receive(self) -> object:
+        try:
+            return receive(self._answers)
+        except WorkerError as error:
+            raise self._ended(f"failed: {error}") from error
+
+    def _expect(self, kind: type[A]) -> A:
+        answer = self._receive()
+        if not isinstance(answer, kind):
+            raise self._failure(answer)
+        return answer
+
+    def _failure(self, answer: object) -> ScorepinError:
+        """Return the error that `answer`, which was not hoped for, amounts to."""
+        if answer is None:
+            return self._ended("died")
+        if not isinstance(answer, Failed):
+            return self._ended(f"answered {type(answer).__name__} out of turn")
+        known = getattr(errors, answer.kind, None)
+        if isinstance(known, type) and issubclass(known, ScorepinError):
+            return known(answer.message)
+        return self._ended(f"failed: {answer.kind}: {answer.message}")
+
+    def _ended(self, what: str) -> WorkerError:
+        """Wait until the process has ended; return an error with its status and last words."""
+        self._close_pipes()
+        try:
+            self._process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        status = _status(self._process.wait())
+        return WorkerError(f"a condition's process {what} ({status})\n{self._tail()}".rstrip())
+
+    def _finish(self) -> None:
+        self._close_pipes()
+        if self._process.wait() != 0:
+            raise self._ended("failed at its end")
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._close_pipes()
+        self._process.wait()
+
+    def _close_pipes(self) -> None:
+        for stream in (self._requests, self._answers):
+            with suppress(BrokenPipeError):  # a frame that nobody will read
+                stream.close()
 
     def _tail(self) -> str:
-        self._stderr.flush()
         size = self._stderr.seek(0, os.SEEK_END)
         self._stderr.seek(max(size - _STDERR_TAIL_BYTES, 0))
         return self._stderr.read().decode("utf-8", "replace")
 
 
+def _status(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return "killed by SIGKILL; if memory ran out, use fewer processes or smaller batches"
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return f"exit status {code}"
+
+
 def _environment(condition: Condition, verifier: VerifierSpec) -> dict[str, str]:
-    """Return this process's environment, with the condition's variables set or unset."""
-    merged: dict[str, str | None] = {**os.environ, **environment(condition, verifier.device)}
+    """Return this process's environment, with the condition's variables set or unset.
+
+    The child imports from where this process does, wherever it was started.
+    """
+    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    merged = {**os.environ, **path, **environment(condition, verifier.device)}
     return {name: value for name, value in merged.items() if value is not None}

@@ -11,6 +11,7 @@ import msgspec
 from harness.conditions.batching import Batch, RowShape, plan_batches
 from harness.conditions.condition import Condition
 from harness.decisions import row_texts
+from harness.errors import InvalidRecordError
 from harness.judge.ranking import winner
 from harness.messages import Ready
 from harness.records.batching import Batching
@@ -22,7 +23,7 @@ from harness.records.membership import BatchMembership, Slot, Step
 from harness.records.verifier import VerifierSpec
 from harness.runner import ConditionProcess
 from harness.verifiers.heads import score_unit
-from harness.verifiers.protocol import EncodedRow
+from harness.verifiers.protocol import EncodedRow, RowText
 
 __all__ = ["Advance", "ScoredDecisions", "SlotLabel", "invocation_of", "score_decisions", "step_of"]
 
@@ -65,25 +66,32 @@ def score_decisions(  # noqa: PLR0913 - what a run is made of
     texts = row_texts(decisions)
     with ConditionProcess(verifier, condition, texts) as process:
         ready = process.ready()
-        names = [decision.decision_id for decision in decisions for _ in decision.branches]
-        shapes = [
-            RowShape(num_tokens=len(row.token_ids), decision_id=name)
-            for row, name in zip(ready.rows, names, strict=True)
-        ]
-        batches = plan_batches(shapes, batching, seed)
-        scores = dict[int, float]()
+        batches = plan_batches(_shapes(decisions, ready.rows), batching, seed)
+        scores: dict[int, float] = {}
         for batch, values in zip(batches, process.score(batches), strict=True):
             scores |= zip(batch.rows, values, strict=True)
             advance(len(values))
     scored = _Pass(ready, batches, batching, condition, decisions)
     commits = tuple(scored.commit(at, scores, committed=committed) for at in range(len(decisions)))
+    return ScoredDecisions(commits=commits, items=_items(ready.rows, texts))
+
+
+def _shapes(decisions: Sequence[Decision], rows: Sequence[EncodedRow]) -> list[RowShape]:
+    names = [decision.decision_id for decision in decisions for _ in decision.branches]
+    return [
+        RowShape(num_tokens=len(row.token_ids), decision_id=name)
+        for row, name in zip(rows, names, strict=True)
+    ]
+
+
+def _items(rows: Sequence[EncodedRow], texts: Sequence[RowText]) -> tuple[Item, ...]:
     items = {
         row.content_digest: Item(
             content_digest=row.content_digest, context=text.context, text=text.branch
         )
-        for row, text in zip(ready.rows, texts, strict=True)
+        for row, text in zip(rows, texts, strict=True)
     }
-    return ScoredDecisions(commits=commits, items=tuple(items.values()))
+    return tuple(items.values())
 
 
 def invocation_of(ready: Ready, condition: Condition, membership: BatchMembership) -> Invocation:
@@ -132,30 +140,40 @@ class _Pass:
             for at, decision in enumerate(decisions)
             for branch in decision.branches
         ]
-        self._steps_of: dict[int, dict[int, None]] = {}
+        self._rows_of: list[dict[str, int]] = [{} for _ in decisions]
+        for row, (at, branch_id) in enumerate(self._owners):
+            self._rows_of[at][branch_id] = row
+        self._batches_of: list[dict[int, None]] = [{} for _ in decisions]
         for number, batch in enumerate(batches):
             for row in batch.rows:
-                self._steps_of.setdefault(self._owners[row][0], {})[number] = None
+                self._batches_of[self._owners[row][0]][number] = None
 
     def commit(self, at: int, scores: Mapping[int, float], *, committed: bool) -> CommitRecord:
-        decision, rows = self._decisions[at], self._ready.rows
-        own = {branch: row for row, (owner, branch) in enumerate(self._owners) if owner == at}
-        steps = (self._batches[number] for number in self._steps_of[at])
-        membership = BatchMembership(
-            steps=tuple(step_of(batch, rows, self._labels(batch, at)) for batch in steps),
-            requested=self._batching,
-        )
-        invocation = invocation_of(self._ready, self._condition, membership)
+        decision_id, own = self._decisions[at].decision_id, self._rows_of[at]
         vector = {branch: scores[row] for branch, row in own.items()}
+        invocation = invocation_of(self._ready, self._condition, self._membership(at))
+        try:
+            commit_id = commit_id_of(decision_id, vector, invocation)
+        except InvalidRecordError as error:
+            raise InvalidRecordError(f"decision {decision_id!r}: {error}") from error
         return CommitRecord(
-            commit_id=commit_id_of(decision.decision_id, vector, invocation),
-            decision_id=decision.decision_id,
+            commit_id=commit_id,
+            decision_id=decision_id,
             scores=vector,
             invocation=invocation,
             committed=committed,
             winner=winner(vector),
             score_unit=score_unit(self._ready.build.verifier.head),
-            num_truncated=sum(rows[row].num_dropped > 0 for row in own.values()),
+            num_truncated=sum(self._ready.rows[row].num_dropped > 0 for row in own.values()),
+        )
+
+    def _membership(self, at: int) -> BatchMembership:
+        batches = (self._batches[number] for number in self._batches_of[at])
+        return BatchMembership(
+            steps=tuple(
+                step_of(batch, self._ready.rows, self._labels(batch, at)) for batch in batches
+            ),
+            requested=self._batching,
         )
 
     def _labels(self, batch: Batch, at: int) -> list[SlotLabel]:

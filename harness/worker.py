@@ -2,13 +2,14 @@
 
 Started by `harness.runner` as ``python -m harness.worker`` with its environment already set, since
 half of the switches count only before a library starts. Speaks `harness.messages` on the standard
-streams; whatever a library prints goes to standard error. It ends when its input does, so it never
-outlives the process that started it.
+streams; whatever a library prints goes to standard error, and what it reads is empty. It ends when
+its input does or nobody reads its answers, so it never outlives the process that started it.
 """
 
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import BinaryIO
 
 from harness.errors import ScorepinError
@@ -21,10 +22,9 @@ __all__ = ["main"]
 def main() -> int:
     """Serve one condition; return the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner is told; it closes our input
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+    requests, answers = _take_streams()
     try:
-        _serve(sys.stdin.buffer, answers)
+        _serve(requests, answers)
     except BrokenPipeError:
         return 1
     except Exception as error:
@@ -33,6 +33,15 @@ def main() -> int:
             raise
         return 1
     return 0
+
+
+def _take_streams() -> tuple[BinaryIO, BinaryIO]:
+    """Keep the pipes for messages alone: nothing else may read or print there."""
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    return requests, answers
 
 
 def _serve(requests: BinaryIO, answers: BinaryIO) -> None:

@@ -33,7 +33,7 @@ def scorepin(
         env=ENVIRONMENT | environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 

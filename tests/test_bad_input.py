@@ -15,10 +15,11 @@ import pytest
 
 from calibrate.observations import ObservationStore, RunIdentity
 from harness.codec import encode
+from harness.commit_log import CommitLog
 from harness.tolerance_file import seal
 from harness.verifiers import embedded
 from tests.command import Done, a_verifier, invoke, scorepin, write_config
-from tests.examples import a_commit, a_replay, a_tolerance_file
+from tests.examples import a_commit, a_replay, a_tolerance_file, an_invocation, an_item
 
 GOOD = '{"decision_id": "d1", "context": "2+2", "branches": [{"branch_id": "a", "text": "4"}]}'
 SCORE = ("score", "mine.yaml", "--commits", "commits.jsonl")
@@ -161,6 +162,12 @@ def scored(change: Callable[[Path], object]) -> Prepare:
     return prepare
 
 
+def another_engine(parent: Path) -> None:
+    """Write a commit as a planner with an engine of its own would."""
+    commit = a_commit(invocation=an_invocation(condition={"engine_preset": "fast"}))
+    CommitLog(parent / "commits.jsonl").append([commit], map(an_item, "abcf"))
+
+
 def drop_items(folder: Path) -> None:
     path = folder / "commits.items.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
@@ -245,19 +252,19 @@ TABLE = [
         name="checkpoint: weights are missing",
         prepare=with_names(rename_head),
         command=SCORE,
-        says=("model: missing keys: score.weight; unexpected keys: old_head.weight", "choose"),
+        says=("model: weights missing: score.weight; weights left over: old_head.weight", "choose"),
     ),
     Bad(
         name="checkpoint: unexpected weights",
         prepare=with_names(add_adapter),
         command=SCORE,
-        says=("model: unexpected keys: adapter.weight",),
+        says=("model: weights left over: adapter.weight",),
     ),
     Bad(
         name="checkpoint: a pickle",
         prepare=checkpoint(pickled),
         command=SCORE,
-        says=("model: only pickles (pytorch_model.bin)", "safe_serialization=True"),
+        says=("model: only pytorch_model.bin; safetensors are needed", "save_pretrained"),
     ),
     Bad(
         name="model: a hub name and no network",
@@ -426,6 +433,18 @@ TABLE = [
         prepare=scored(removed("commits.items.jsonl")),
         command=("replay", "commits.jsonl"),
         says=("commits.items.jsonl: cannot be read (No such file or directory)",),
+    ),
+    Bad(
+        name="replay: a condition of another engine",
+        prepare=another_engine,
+        command=("replay", "commits.jsonl"),
+        says=("commit c1: its condition is not one of this engine's", "replay it on the engine"),
+    ),
+    Bad(
+        name="replay: a condition of another engine, in a precision",
+        prepare=another_engine,
+        command=("replay", "commits.jsonl", "--precision", "float32"),
+        says=("--precision: commit c1 has a condition of another engine", "replay it on"),
     ),
     Bad(
         name="option: an unknown precision",

@@ -39,7 +39,9 @@ def first_forward(model: Any, *, padding: int, first_position: int) -> FirstForw
     Raises UnsupportedConditionError when no attention kernel serves it, and ModelLoadError when it
     counts positions otherwise.
     """
-    short, longer = (_row(count, padding) for count in (3, 5))
+    pads = {padding, getattr(model.config, "pad_token_id", None)}  # some models count by it
+    token = next(found for found in range(3) if found not in pads)
+    short, longer = (_row(token, count) for count in (3, 5))
     probe = _Probe(model, padding, first_position)
     alone, padded = probe.kernels([longer]), probe.kernels([short, longer])
     if probe.hidden is None:
@@ -93,7 +95,5 @@ class _Probe:
         return hidden
 
 
-def _row(num_tokens: int, padding: int) -> EncodedRow:
-    """Return a row of some token that is not the padding one: some models count by it."""
-    tokens = (1 if padding == 0 else 0,) * num_tokens
-    return EncodedRow(token_ids=tokens, branch_start=1, branch_end=num_tokens)
+def _row(token: int, num_tokens: int) -> EncodedRow:
+    return EncodedRow(token_ids=(token,) * num_tokens, branch_start=1, branch_end=num_tokens)

@@ -70,9 +70,7 @@ class _EncoderLabels:
     def __init__(self, model: Any) -> None:
         self._model = model
 
-    def __call__(self, inputs: Inputs, reads: Reads) -> "Tensor":
-        if reads.rows != list(range(len(inputs["input_ids"]))):
-            raise UnsupportedConditionError("this model has no step scores; use a token classifier")
+    def __call__(self, inputs: Inputs, reads: Reads) -> "Tensor":  # noqa: ARG002 - it pools
         if not bool(inputs["attention_mask"][:, 0].all()):
             raise UnsupportedConditionError("this model pools column 0: set batching.side: right")
         labels: Tensor = self._model(**inputs).logits

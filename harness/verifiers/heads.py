@@ -9,6 +9,7 @@ added by `math.fsum`, so that nothing here moves with the batch.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import ConfigError, InputFileError
@@ -144,9 +145,11 @@ class _BranchLogLikelihood(ScoreHead):
     def take(self, rows: Sequence[EncodedRow], logits: "Tensor") -> "Tensor":
         import torch  # noqa: PLC0415 - not on the planner's side
 
-        targets = [list(row.token_ids[slice(*_likely_span(row))]) for row in rows]
-        parts = torch.split(logits, [len(own) for own in targets])
-        return torch.cat([_log_likelihoods(*pair) for pair in zip(parts, targets, strict=True)])
+        targets = [row.token_ids[slice(*_likely_span(row))] for row in rows]
+        values = logits.double()
+        chosen = values[range(len(values)), list(chain.from_iterable(targets))]
+        parts = torch.split(values, [len(own) for own in targets])  # a sum's shape: one row's
+        return (chosen - torch.cat([part.logsumexp(-1) for part in parts]))[:, None]
 
     def score(self, values: Values) -> float:
         total = math.fsum(value for (value,) in values)
@@ -214,12 +217,6 @@ def _label(head: Reward, num_labels: int) -> int:
 def _likely_span(row: EncodedRow) -> tuple[int, int]:
     """Return the branch without the first token of all, which has nothing before it."""
     return max(row.branch_start, 1), row.branch_end
-
-
-def _log_likelihoods(logits_tv: "Tensor", targets: list[int]) -> "Tensor":
-    values_tv = logits_tv.double()
-    chosen_t = values_tv[range(len(targets)), targets]
-    return (chosen_t - values_tv.logsumexp(-1))[:, None]
 
 
 def _log_odds(values: Sequence[float], num_yes: int) -> float:

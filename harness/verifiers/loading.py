@@ -4,6 +4,7 @@ Every precision is another load from the stored values; nothing that was loaded 
 """
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 from harness.errors import ModelLoadError
@@ -14,11 +15,17 @@ from harness.verifiers.wholeness import refuse_incomplete, refuse_other_values
 
 __all__ = ["load_model", "load_tokenizer"]
 
+_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+"""Without any of them transformers makes an empty tokenizer and says nothing."""
+
 
 def load_tokenizer(checkpoint: Checkpoint, spec: VerifierSpec) -> Any:
     """Load the fast tokenizer; raise ModelLoadError when there is none."""
     from transformers import AutoTokenizer  # noqa: PLC0415 - not on the planner's side
 
+    if not any((Path(checkpoint.folder) / name).is_file() for name in _VOCABULARIES):
+        known = ", ".join(_VOCABULARIES)
+        raise ModelLoadError(f"{checkpoint.folder}: no tokenizer; one of {known} is needed")
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             checkpoint.folder, trust_remote_code=spec.trust_remote_code
@@ -44,6 +51,7 @@ def load_model(checkpoint: Checkpoint, spec: VerifierSpec, dtype: str, attention
             attn_implementation=attention,
             trust_remote_code=spec.trust_remote_code,
             use_safetensors=True,
+            ignore_mismatched_sizes=True,  # refused below, by name
             output_loading_info=True,
         )
     except Exception as error:

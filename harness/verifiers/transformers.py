@@ -29,7 +29,7 @@ from harness.records.batching import PaddingSide
 from harness.records.build import Build
 from harness.records.invocation import PrecisionMode, ReductionOrder
 from harness.records.switches import SwitchValues
-from harness.records.verifier import Device, Overflow, VerifierSpec
+from harness.records.verifier import Device, Overflow, ProcessReward, VerifierSpec
 from harness.verifiers.checkpoint import find_checkpoint
 from harness.verifiers.first_forward import first_forward
 from harness.verifiers.forwards import Reads, forward_of, pools_first_column
@@ -79,9 +79,8 @@ class TransformersVerifier:
         self._limit = _token_limit(model, spec)
         self._head = score_head(spec.head, self._tokenizer, _num_labels(model, spec))
         self._forward = forward_of(model, model_task(spec.head))
-        if pools_first_column(self._forward) and spec.overflow is Overflow.KEEP_END:
-            message = "keep_end would drop the first token, which this model pools; use error"
-            raise ConfigError(f"overflow: {message}")
+        if pools_first_column(self._forward):
+            _refuse_other_pooling(spec)
         self._ids = {
             "padding": padding_id(self._tokenizer, model),
             "first_position": first_position(model),
@@ -177,6 +176,15 @@ class TransformersVerifier:
             "attention_kernel_padded": self._first.attention_kernel_padded,
             "attn_implementation": self._model.config._attn_implementation,  # noqa: SLF001 - read back
         }
+
+
+def _refuse_other_pooling(spec: VerifierSpec) -> None:
+    """Raise ConfigError where a model that pools its first token is asked for another."""
+    if spec.overflow is Overflow.KEEP_END:
+        message = "keep_end would drop the first token, which this model pools; use error"
+        raise ConfigError(f"overflow: {message}")
+    if isinstance(spec.head, ProcessReward):
+        raise ConfigError("head.source: this model has no step scores; use a token classifier")
 
 
 def _refuse_absent(device: Device) -> None:

@@ -1,6 +1,7 @@
 """Whole calibrations, from a config to its files, on verifiers whose faults are known."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from calibrate.config import CalibrationConfig, Claim
 from calibrate.evidence import ArmEvidence, Snapshot, snapshot, tolerance_file
 from calibrate.observations import ObservationStore, RunIdentity
+from harness.conditions.reduction_order import ReductionOrderSpec
 from harness.errors import (
     ConfigError,
     GuardRefusalError,
@@ -76,6 +78,8 @@ def test_a_verifier_that_rounds_is_blessed_for_the_same_shape(
     (tolerance,) = blessed(a_config(decisions, "fake:rounding"), tmp_path)
     step = 32 * 2.0**-8  # the fake's amplification times bfloat16's unit roundoff
     assert tolerance.floor.value == 0.0
+    assert "20 and 20 moved" in tolerance.guards[0].evidence
+    assert re.search(r"mean movement shrinks by 2\^-1[56]\.\d \(", tolerance.guards[0].evidence)
     assert step < tolerance.envelope.value <= 2 * step
     assert tolerance.equivalence is Equivalence.SHAPE
     assert not tolerance.companion_coupled
@@ -259,6 +263,21 @@ def test_a_needle_among_the_scores_is_found(decisions: str, tmp_path: Path) -> N
         tolerance_file(nan, [ArmEvidence(nan, 0)])
 
 
+@pytest.mark.parametrize("kind", ["again-", "fresh-"])
+def test_the_floor_is_how_far_repeats_move(decisions: str, tmp_path: Path, kind: str) -> None:
+    config = a_config(decisions, "fake:exact")
+    run(config, tmp_path)
+    found, name = taken(config, tmp_path), f"{kind}rows-4"
+    process = next(process for process in found.scores if name in found.scores[process])
+    for row, by in ((10, 2.0**-9), (20, 2.0**-10), (30, 2.0**-11)):
+        score = found.scores[process][name][row]
+        found = changed(found, process, name, row, score + by)
+    tolerance = tolerance_file(found, [ArmEvidence(found, 0)]).tolerances[0]
+    assert tolerance.floor.rank == 2
+    assert tolerance.floor.value == pytest.approx(2.0**-10)
+    assert tolerance.envelope.value == tolerance.floor.value
+
+
 def test_weights_that_load_differently_are_refused(decisions: str, tmp_path: Path) -> None:
     config = a_config(decisions, "fake:exact")
     run(config, tmp_path)
@@ -283,19 +302,19 @@ def test_a_run_that_is_not_finished_gives_no_evidence(decisions: str, tmp_path: 
 
 
 def a_model_config(decisions: str, model: str) -> CalibrationConfig:
-    arm = an_arm(batching=Padded(max_rows=4))
-    quick = replace(arm, reduction_order=replace(arm.reduction_order, num_threads=1))
-    config = a_config(decisions, model, arms=(quick,), guard_decisions=10, num_decisions=59)
-    return replace(config, sweep=replace(config.sweep, rows=(), reference_rows=2, sides=()))
+    """Return a config of few and large batches."""
+    order = ReductionOrderSpec(name="vendor", num_threads=1)
+    config = a_config(decisions, model, arms=(an_arm(reduction_order=order),), guard_decisions=10)
+    sweep = replace(config.sweep, rows=(), reference_rows=8, sides=())
+    return replace(config, sweep=sweep, num_decisions=22, claim=Claim(coverage=0.9, confidence=0.9))
 
 
 def test_the_embedded_verifier_killed_and_resumed_gives_the_same_bytes(
     decisions: str, tmp_path: Path
 ) -> None:
     config = a_model_config(decisions, "embedded:reward")
-    kill_group(replace(config, processes=1), tmp_path / "killed", 100)
-    kept = num_stored(tmp_path / "killed")
-    assert sum(kept.values()) == 100
+    kill_group(replace(config, processes=1), tmp_path / "killed", 20)
+    assert num_stored(tmp_path / "killed") == {"arm-0/measure-0": 20}
     run(config, tmp_path / "killed", now=LATER)
     (tolerance,) = blessed(config, tmp_path / "whole")
     assert tolerance_bytes(tmp_path / "killed") == tolerance_bytes(tmp_path / "whole")

@@ -2,7 +2,8 @@ import math
 import os
 import sqlite3
 import struct
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -287,14 +288,17 @@ def as_nobody(folder: Path) -> str:
     return os.read(reading, 10_000).decode()
 
 
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(0o755)
-    folder = tmp_path / "run"
-    folder.mkdir()
-    folder.chmod(0o777)
-    assert as_nobody(folder) == "opened"
-    folder.chmod(0o555)
-    for file in folder.iterdir():
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """Return a folder that any user may reach, as those of `tmp_path` are not."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o777)
+        yield Path(name)
+
+
+def test_a_folder_that_cannot_be_written_is_refused(open_folder: Path) -> None:
+    assert as_nobody(open_folder) == "opened"
+    open_folder.chmod(0o555)
+    for file in open_folder.iterdir():
         file.chmod(0o444)
-    assert "permissions of the file and its folder" in as_nobody(folder)
+    assert "permissions of the file and its folder" in as_nobody(open_folder)

@@ -142,11 +142,23 @@ def test_a_worker_that_dies_is_a_clear_error(
     )  # more than a pipe holds
     config = a_config(decisions, arms=(an_arm(batching=Solo()),), processes=1)
     die_after(monkeypatch, 5)
-    with pytest.raises(WorkerError, match=r"(?s)arm-0/measure-0: .* died .*status -9") as caught:
+    with pytest.raises(WorkerError, match=r"(?s)arm-0/measure-0: .*SIGKILL") as caught:
         run(config, tmp_path / "run")
     assert "all that was scored is stored; run again to resume" in str(caught.value)
     assert list(workers(os.getpid())) == []
     assert 5 <= num_stored(tmp_path / "run")["arm-0/measure-0"] < NUM_DECISIONS * 60
+
+
+def test_a_run_whose_worker_died_is_resumed(
+    config: CalibrationConfig, tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        die_after(patched, NUM_DECISIONS * 2 // 4)  # the first composition: all has been sent
+        with pytest.raises(WorkerError, match="run again to resume"):
+            run(replace(config, processes=1), tmp_path / "run")
+    assert num_stored(tmp_path / "run") == {"arm-0/measure-0": NUM_DECISIONS * 2 // 4}
+    run(config, tmp_path / "run", now=LATER)
+    assert_same_files(tmp_path / "run", whole)
 
 
 def test_what_is_stored_is_not_computed_again(config: CalibrationConfig, tmp_path: Path) -> None:

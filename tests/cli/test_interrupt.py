@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.command import ENVIRONMENT, SCOREPIN, scorepin, write_config
 
 CALIBRATE = ("calibrate", "fake.yaml", "--run", "a run")
-LONG = {"num_decisions": 100, "sweep": {"rows": [2, 3, 4, 6, 12], "reference_rows": 12}}
+LONG = {"num_decisions": 60, "sweep": {"rows": [2, 3, 4, 6, 12], "reference_rows": 12}}
 
 
 def interrupted(folder: Path, after_bytes: int) -> subprocess.CompletedProcess[str]:
@@ -43,7 +43,7 @@ def num_stored(folder: Path) -> int:
 
 def test_an_interrupted_calibration_goes_on_to_the_same_file(tmp_path: Path) -> None:
     write_config(tmp_path / "fake.yaml", **LONG)
-    done = interrupted(tmp_path, 200_000)
+    done = interrupted(tmp_path, 100_000)
     assert done.returncode == 130
     assert done.stdout == ""
     assert done.stderr == (
