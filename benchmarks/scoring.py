@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from calibrate.config import CalibrationConfig, load_config
+from calibrate.observations import ObservationStore, RunIdentity
 from calibrate.plan import Composition, plan_compositions
 from calibrate.run import shapes_of, stored_rows
 from harness.conditions.condition import environment
@@ -86,9 +87,13 @@ def _compositions(config: CalibrationConfig, rows: Any) -> list[Composition]:
 
 
 def _harness_seconds(process: ConditionProcess, composition: Composition) -> float:
-    from calibrate.observations import ObservationStore  # noqa: PLC0415 - after its identity
-
-    with tempfile.TemporaryDirectory() as folder, ObservationStore(Path(folder) / "s") as store:
+    identity = RunIdentity(
+        scorepin_version="", config_digest="", decisions_digest="", created_at=""
+    )
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ObservationStore(Path(folder) / "observations.sqlite", identity) as store,
+    ):
         start = time.perf_counter()
         scored = process.score(composition.batches)
         for number, (batch, scores) in enumerate(zip(composition.batches, scored, strict=True)):
@@ -114,22 +119,25 @@ def _serve_bare(config: CalibrationConfig, decisions: tuple[Decision, ...]) -> N
     from harness.verifiers.transformers import TransformersVerifier  # noqa: PLC0415
 
     verifier = TransformersVerifier(config.verifier, config.arms[0].condition)
+    model = verifier._model  # noqa: SLF001 - what it costs without us is the question
     encoded = verifier.encode(row_texts(decisions))
     rows = stored_rows(decisions, encoded)
     compositions = {c.name: c for c in _compositions(config, rows)}
-    print(json.dumps(_utilisation(verifier, encoded, compositions["rows-12"])), flush=True)
+    print(json.dumps(_utilisation(verifier, model, encoded, compositions["rows-12"])), flush=True)
     for line in sys.stdin:
         inputs = [_inputs(encoded, batch) for batch in compositions[line.strip()].batches]
         start = time.perf_counter()
         with torch.inference_mode():
             for tensors in inputs:
-                verifier.model(**tensors, use_cache=False)
+                model(**tensors, use_cache=False)
         print(time.perf_counter() - start, flush=True)
 
 
-def _utilisation(verifier: Any, encoded: Any, composition: Composition) -> dict[str, float]:
+def _utilisation(
+    verifier: Any, model: Any, encoded: Any, composition: Composition
+) -> dict[str, float]:
     seen: list[int] = []
-    hook = verifier.model.base_model.register_forward_pre_hook(
+    hook = model.base_model.register_forward_pre_hook(
         lambda _module, _args, kwargs: seen.append(len(kwargs["input_ids"])), with_kwargs=True
     )
     scores = [

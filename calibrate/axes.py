@@ -113,13 +113,12 @@ class AxisRows(Record, frozen=True, kw_only=True, eq=False):
         return axis_finding(self.axis, pairs, self.decision_of_row, self.settings, confidence)
 
 
-def required_axes(batching: Batching, num_sides: int) -> tuple[str, ...]:
+def required_axes(batching: Batching) -> tuple[str, ...]:
     """Return the axes that must all be exercised before memberships may count as equal."""
     if isinstance(batching, Solo):
         return (Axis.ROW_ORDER,)
     widths = () if isinstance(batching, FixedWidth) else (Axis.PADDED_WIDTH,)
-    sides = (Axis.PADDING_SIDE,) if num_sides > 1 else ()
-    return (Axis.NUM_ROWS, *widths, *sides, Axis.ROW_POSITION, Axis.COMPANIONS)
+    return (Axis.NUM_ROWS, *widths, Axis.ROW_POSITION, Axis.COMPANIONS)
 
 
 def compare_axes(

@@ -364,6 +364,9 @@ def _errors_told(interrupted: str = "nothing was written; run it again") -> Iter
             raise
         advice = f"{root} is not installed: pip install 'scorepin[calibrate]'"
         _end("[red]error[/]:", advice, USAGE)
+    except OSError as error:
+        advice = "check that there is room, and that it may be written"
+        _end("[red]error[/]:", f"{error.filename or 'output'}: {error.strerror}; {advice}", USAGE)
     except KeyboardInterrupt:
         _end("[yellow]interrupted[/]:", interrupted, INTERRUPTED)
 

@@ -36,7 +36,7 @@ __all__ = [
 
 results = Console()
 """Standard output."""
-errors = Console()
+errors = Console(stderr=True)
 """Standard error."""
 
 NOT_COMPARED = "not compared"

@@ -31,7 +31,7 @@ from calibrate.run import shapes_of
 from calibrate.sensitivity import Scores, decision_magnitudes, decision_ranges
 from harness.conditions.condition import label
 from harness.errors import GuardRefusalError, StoreError
-from harness.records.batching import PaddingSide
+from harness.records.batching import Solo
 from harness.records.document import Record
 from harness.records.tolerance import CoveredBatches, GuardFinding, Tolerance, ToleranceFile
 from harness.verifiers.heads import score_unit
@@ -174,7 +174,7 @@ class ArmEvidence:
                 compositions=measured.matrix,
                 repeats=(measured.repeats,),
                 axes=tuple(rows.finding(claim.confidence) for rows in self.axes),
-                required_axes=required_axes(self.arm.batching, len(covered.sides)),
+                required_axes=required_axes(self.arm.batching),
                 neighbours=self.neighbours,
                 guards=self.guards,
                 coverage=claim.coverage,
@@ -183,12 +183,17 @@ class ArmEvidence:
         )
 
     def _covered(self) -> CoveredBatches:
+        """Return what the tolerance speaks for: the arm's own side, however many were measured.
+
+        The other side is measured at one batch size, to see what it does; it widens the envelope.
+        """
+        batching = self.arm.batching
         batches = [batch for c in self.measured.compositions for batch in c.batches]
         return CoveredBatches(
-            mode=str(self.arm.batching.__struct_config__.tag),
+            mode=str(batching.__struct_config__.tag),
             max_rows=max(len(batch.rows) for batch in batches),
             max_width=max(batch.width for batch in batches),
-            sides=tuple(side for side in PaddingSide if any(b.side is side for b in batches)),
+            sides=() if isinstance(batching, Solo) else (batching.side,),
         )
 
     def _finite(self) -> GuardFinding:

@@ -52,7 +52,8 @@ class FitInput(Record, frozen=True, kw_only=True, eq=False):
     compositions: Scores
     """`[compositions, rows]`: scores that differ in batch membership only."""
     repeats: tuple[Scores, ...]
-    """Each `[repeats, rows]`: scores under one identical invocation, in one process or several."""
+    """Each `[repeats, rows]`: scores under one identical invocation, in one process or several;
+    the first of them is one of `compositions`."""
     axes: tuple[AxisFinding, ...]
     """What the sweep of each axis showed."""
     required_axes: tuple[str, ...]
@@ -149,7 +150,9 @@ def _envelope(given: FitInput) -> Bound:
             f"comparison over zero items: {len(given.compositions)} composition(s), and a movement "
             f"between compositions needs two"
         )
-    return _bound(given, decision_ranges(scores, given.decision_of_row), len(scores))
+    num_again = sum(len(group) - 1 for group in given.repeats)
+    movements = decision_ranges(scores, given.decision_of_row)
+    return _bound(given, movements, len(given.compositions) + num_again)
 
 
 def _bound(given: FitInput, movements: Scores, num_compositions: int) -> Bound:

@@ -20,10 +20,11 @@ def finite(arms: Mapping[str, Scores], row_names: Sequence[str] = ()) -> GuardFi
     num_scores = sum(scores.size for scores in arms.values())
     if not num_scores:
         return finding(GuardName.FINITE, [NOTHING_COMPARED], "")
-    problems = [
+    listed = [
         f"{wrong.size} of {scores.size} scores are not finite in {arm}: "
         + some_of(f"row {name_of(row, row_names)} ({scores[row]})" for row in wrong)
         for arm, scores in arms.items()
         if (wrong := np.flatnonzero(~np.isfinite(scores))).size
     ]
+    problems = [some_of(listed)] if listed else []
     return finding(GuardName.FINITE, problems, f"{num_scores} scores in {len(arms)} score vectors")

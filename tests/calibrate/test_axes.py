@@ -135,27 +135,16 @@ def test_what_was_compared_is_said_in_a_few_words() -> None:
     assert found[Axis.COMBINED].settings[-1].startswith("and ")
 
 
-REQUIRED: list[tuple[Batching, int, set[Axis]]] = [
-    (Solo(), 0, {Axis.ROW_ORDER}),
-    (PADDED, 1, {Axis.NUM_ROWS, Axis.PADDED_WIDTH, Axis.ROW_POSITION, Axis.COMPANIONS}),
-    (
-        PADDED,
-        2,
-        {
-            Axis.NUM_ROWS,
-            Axis.PADDED_WIDTH,
-            Axis.PADDING_SIDE,
-            Axis.ROW_POSITION,
-            Axis.COMPANIONS,
-        },
-    ),
-    (FixedWidth(width=9), 1, {Axis.NUM_ROWS, Axis.ROW_POSITION, Axis.COMPANIONS}),
+REQUIRED: list[tuple[Batching, set[Axis]]] = [
+    (Solo(), {Axis.ROW_ORDER}),
+    (PADDED, {Axis.NUM_ROWS, Axis.PADDED_WIDTH, Axis.ROW_POSITION, Axis.COMPANIONS}),
+    (FixedWidth(width=9), {Axis.NUM_ROWS, Axis.ROW_POSITION, Axis.COMPANIONS}),
 ]
 
 
-@pytest.mark.parametrize(("batching", "num_sides", "expected"), REQUIRED)
-def test_required_axes(batching: Batching, num_sides: int, expected: set[Axis]) -> None:
-    assert set(required_axes(batching, num_sides)) == expected
+@pytest.mark.parametrize(("batching", "expected"), REQUIRED)
+def test_required_axes(batching: Batching, expected: set[Axis]) -> None:
+    assert set(required_axes(batching)) == expected
 
 
 def test_a_placement_says_where_a_row_stands() -> None:

@@ -178,8 +178,8 @@ def test_every_required_axis_is_exercised_for_most_decisions(batching: Batching)
     placements = [Placement(composition, np.array(NORMAL)) for composition in compositions]
     scores = {placement.name: np.zeros(len(NORMAL)) for placement in placements}
     owners = np.arange(len(NORMAL)) // 2
-    required = required_axes(batching, num_sides=2)
-    assert len(required) >= (1 if isinstance(batching, Solo) else 4)
+    required = required_axes(batching)
+    assert len(required) >= (1 if isinstance(batching, Solo) else 3)
     for axis in (*required, Axis.REPEAT_SAME_PROCESS, Axis.REPEAT_FRESH_PROCESS):
         found = find_axis(Axis(axis), placements, scores, owners)
         assert np.unique(found.decision_of_row).size > 0.8 * len(NORMAL) / 2, axis

@@ -1,6 +1,7 @@
 """`show` and `classify`, on records made by hand: the whole text, and the exit status."""
 
 import json
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from harness.records import (
 )
 from harness.records.document import Document
 from harness.tolerance_file import read_tolerance_file, seal
-from tests.command import scorepin
+from tests.command import ENVIRONMENT, SCOREPIN, scorepin
 from tests.examples import (
     ENVELOPE,
     FLOOR,
@@ -163,6 +164,25 @@ def test_show_for_a_machine_gives_the_file(folder: Path) -> None:
     shown = decode(ToleranceFile, parse(done.stdout.encode(), "shown"), "shown")
     assert shown == read_tolerance_file(folder / FILE)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("option", [(), ("--json",)], ids=["text", "json"])
+def test_results_that_cannot_be_printed_are_an_error(folder: Path, option: tuple[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [SCOREPIN, "show", FILE, *option],
+            cwd=folder,
+            env=ENVIRONMENT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: output: No space left on device; check that there is room, and that it may be "
+        "written\n"
+    )
 
 
 def test_every_verdict_is_counted_and_explained(folder: Path) -> None:

@@ -61,6 +61,14 @@ def test_calibrate_tells_what_it_wrote(folder: Path) -> None:
     assert (folder / "again" / "report.html").stat().st_size > 1000
 
 
+def test_a_finished_calibration_can_be_asked_for_again(folder: Path) -> None:
+    path = folder / "runs" / "fake" / "fake.tolerance.json"
+    before = path.read_bytes()
+    done = scorepin("calibrate", "fake.yaml", cwd=folder, SOURCE_DATE_EPOCH="1800000000")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert path.read_bytes() == before
+
+
 def test_calibrate_for_a_machine(folder: Path) -> None:
     done = scorepin("calibrate", "fake.yaml", "--json", "--run", "again", cwd=folder)
     told = json.loads(done.stdout)

@@ -23,9 +23,17 @@ Build = Callable[..., Path]
 """The `build` fixture: a random checkpoint by architecture, task and number of labels."""
 
 TEMPLATE = "<bos>{context}<sol>{branch}<eos>"
-BRANCHES = ("1+1=2\n#2", "9*9=81\n81-1=80\n#80", "7\n7\n7\n7+1=8\n#8", "é{context}😀\n{branch} 3%", "5\n")
+BRANCHES = (
+    "1+1=2\n#2",
+    "9*9=81\n81-1=80\n#80",
+    "7\n7\n7\n7+1=8\n#8",
+    "é{context}😀\n{branch} 3%",
+    "5\n",
+)
 TEXTS = tuple(
-    RowText(context="Ivy has 10 apples. How many now?"[: 12 + 5 * at], branch=text, name=f"row {at}")
+    RowText(
+        context="Ivy has 10 apples. How many now?"[: 12 + 5 * at], branch=text, name=f"row {at}"
+    )
     for at, text in enumerate(BRANCHES)
 )
 
@@ -61,9 +69,7 @@ def batched(verifier: Any, rows: Sequence[EncodedRow], side: PaddingSide, extra:
 
 def worst(left: Sequence[float], right: Sequence[float]) -> float:
     """Largest difference relative to the scores' size; NaN where one is NaN."""
-    gaps = [
-        abs(a - b) / max(abs(a), abs(b), 1.0) for a, b in zip(left, right, strict=True)
-    ]
+    gaps = [abs(a - b) / max(abs(a), abs(b), 1.0) for a, b in zip(left, right, strict=True)]
     return math.nan if any(map(math.isnan, gaps)) else max(gaps)
 
 

@@ -76,9 +76,7 @@ def log_likelihood(logits: torch.Tensor, row: EncodedRow) -> list[float]:
 
 def steps(row: EncodedRow, vocabulary: dict[str, int], *, last: bool) -> list[int]:
     ends = [
-        at
-        for at in range(row.branch_start, row.branch_end)
-        if row.token_ids[at] == vocabulary["Ċ"]
+        at for at in range(row.branch_start, row.branch_end) if row.token_ids[at] == vocabulary["Ċ"]
     ]
     return sorted({*ends, *([len(row.token_ids) - 1] if last else [])})
 
@@ -112,9 +110,7 @@ def scores_of(folder: Any, head: Head) -> tuple[list[float], list[EncodedRow], d
         ),
         (
             LogLikelihood(reduce=Reduction.MEAN),
-            lambda logits, row, _: (
-                math.fsum(own := log_likelihood(logits, row)) / len(own)
-            ),
+            lambda logits, row, _: math.fsum(own := log_likelihood(logits, row)) / len(own),
         ),
     ],
 )
@@ -185,8 +181,11 @@ def test_process_reward_from_a_sequence_head(build: Build) -> None:
     found, rows, vocabulary = scores_of(folder, head)
     # Its own head at a step is its own score of the row that ends there.
     cut = [
-        EncodedRow(token_ids=row.token_ids[: steps(row, vocabulary, last=False)[-1] + 1],
-                   branch_start=0, branch_end=1)
+        EncodedRow(
+            token_ids=row.token_ids[: steps(row, vocabulary, last=False)[-1] + 1],
+            branch_start=0,
+            branch_end=1,
+        )
         for row in rows
     ]
     logits = reference_logits(folder, SEQUENCE, cut)
@@ -326,9 +325,7 @@ def test_a_row_that_the_head_cannot_read_is_named_before_anything_is_scored(
 
 
 STEP_HEADS = [
-    ProcessReward(
-        source=StepSource.TOKEN_CLASSIFICATION, separator=NEWLINE, reduce=how
-    )
+    ProcessReward(source=StepSource.TOKEN_CLASSIFICATION, separator=NEWLINE, reduce=how)
     for how in StepReduction
 ]
 

@@ -155,7 +155,10 @@ def test_a_batch_must_be_as_wide_as_its_rows(build: Build) -> None:
     verifier.close()
 
 
-PADS = {"inside the prompt": "<bos>{context}<pad><sol>{branch}<pad>", "the end": "{context}{branch}"}
+PADS = {
+    "inside the prompt": "<bos>{context}<pad><sol>{branch}<pad>",
+    "the end": "{context}{branch}",
+}
 
 
 @pytest.mark.parametrize("template", PADS.values(), ids=PADS.keys())
@@ -204,9 +207,7 @@ def test_padding_with_the_end_token_changes_no_bit(build: Build, tmp_path: Path)
 
 
 @pytest.mark.parametrize("family", ["roberta", "gpt2", "opt", "distilbert", "bloom"])
-def test_families_that_count_positions_otherwise(
-    build: Build, tmp_path: Path, family: str
-) -> None:
+def test_families_that_count_positions_otherwise(build: Build, tmp_path: Path, family: str) -> None:
     """Scored as the library scores a row alone, or refused: never scored otherwise."""
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
