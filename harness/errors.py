@@ -6,28 +6,35 @@ the error is the finding. Every message says what was wrong, where, and what to 
 """
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
+    "BranchContaminationError",
     "CallerError",
+    "CommitRefusedError",
     "ConfigError",
     "CorruptFileError",
     "EvidenceError",
     "GuardRefusalError",
+    "IllegalMoveError",
     "InputFileError",
     "InsufficientEvidenceError",
     "InvalidRecordError",
     "InvalidToleranceError",
     "ModelLoadError",
     "ReconstructionMismatchError",
+    "ReplayContaminationError",
     "ReplayDivergenceError",
+    "ReverificationNeededError",
     "SchemaVersionError",
     "ScorepinError",
+    "StaleVerificationError",
     "StoreError",
     "UnsupportedConditionError",
+    "VersionConflictError",
     "WorkerError",
     "nearest",
 ]
@@ -69,6 +76,10 @@ class WorkerError(CallerError):
     """A condition's process ended without its results."""
 
 
+class IllegalMoveError(CallerError):
+    """An event came to a state that has no move for it; nothing has changed."""
+
+
 class EvidenceError(ScorepinError):
     """The evidence is bad; the error is the finding."""
 
@@ -99,6 +110,35 @@ class InsufficientEvidenceError(EvidenceError):
 
 class GuardRefusalError(EvidenceError):
     """Calibration refuses to bless the build; the message names the guard and its evidence."""
+
+
+class CommitRefusedError(EvidenceError):
+    """The commit gate refuses a branch for good; `refusal` is the finding in parts."""
+
+    def __init__(self, message: str, refusal: Any = None) -> None:
+        """Carry a `harness.planner.branch.Refusal` beside its words."""
+        super().__init__(message)
+        self.refusal = refusal
+
+
+class StaleVerificationError(CommitRefusedError):
+    """The branch writes a resource whose version is no longer the one it was verified against."""
+
+
+class ReverificationNeededError(EvidenceError):
+    """Something the branch read has moved: it is held until it is verified again."""
+
+
+class VersionConflictError(EvidenceError):
+    """A conditional write found another version than it was told to replace; it wrote nothing."""
+
+
+class BranchContaminationError(EvidenceError):
+    """A draft depends on a branch that was rolled back."""
+
+
+class ReplayContaminationError(EvidenceError):
+    """A replay would have reached a live gateway; its branch can never be a counterfactual."""
 
 
 def nearest(name: str, known: "Iterable[str]") -> str:

@@ -1,0 +1,1 @@
+"""Sub-commands of `scorepin` for the planner side, one file each."""

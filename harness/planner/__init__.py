@@ -1,0 +1,67 @@
+"""Guarantees for a planner that forks branches: the commit gate and what it needs.
+
+Imports neither torch nor numpy nor SQLAlchemy. What keeps state stands in modules of its own, which
+need ``pip install "scorepin[planner]"``: `harness.planner.commit_store`, `harness.planner.database`
+and `harness.planner.resources.row`.
+"""
+
+from harness.errors import (
+    BranchContaminationError,
+    CommitRefusedError,
+    IllegalMoveError,
+    ReplayContaminationError,
+    ReverificationNeededError,
+    StaleVerificationError,
+    VersionConflictError,
+)
+from harness.planner.branch import (
+    Branch,
+    BranchVerdict,
+    ResourceVersion,
+    Step,
+    StepKind,
+)
+from harness.planner.gate import CommitGate, commit_branch, file_branch, recover
+from harness.planner.gate_records import CommitOutcome, RollbackReport
+from harness.planner.gate_table import Event, State
+from harness.planner.observation import Pinned, pin
+from harness.planner.resources import FileResource, HttpResource, Resource, S3Object, by_id
+from harness.planner.rollback import rollback_branch
+from harness.planner.ruling import Found, Refusal, RefusalReason, Ruling, StaleRead, rule
+
+__all__ = [
+    "Branch",
+    "BranchContaminationError",
+    "BranchVerdict",
+    "CommitGate",
+    "CommitOutcome",
+    "CommitRefusedError",
+    "Event",
+    "FileResource",
+    "Found",
+    "HttpResource",
+    "IllegalMoveError",
+    "Pinned",
+    "Refusal",
+    "RefusalReason",
+    "ReplayContaminationError",
+    "Resource",
+    "ResourceVersion",
+    "ReverificationNeededError",
+    "RollbackReport",
+    "Ruling",
+    "S3Object",
+    "StaleRead",
+    "StaleVerificationError",
+    "State",
+    "Step",
+    "StepKind",
+    "VersionConflictError",
+    "by_id",
+    "commit_branch",
+    "file_branch",
+    "pin",
+    "recover",
+    "rollback_branch",
+    "rule",
+]
