@@ -20,6 +20,7 @@ import typer
 
 import calibrate
 from calibrate import console
+from calibrate.planner_cli import effects, gate, ledger
 from calibrate.progress import RunProgress, rows_progress
 from harness.errors import (
     ConfigError,
@@ -72,6 +73,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+
+for planner_app in (gate.app, ledger.app, effects.app):
+    app.add_typer(planner_app)
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="A complete config, YAML.")]
 RunFolder = Annotated[

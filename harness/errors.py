@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
+    "BudgetExceededError",
     "BranchContaminationError",
     "CallerError",
     "CommitRefusedError",
@@ -46,6 +47,10 @@ class ScorepinError(Exception):
 
 class CallerError(ScorepinError):
     """The caller erred: an argument, a config or an input file must be mended."""
+
+
+class BudgetExceededError(CallerError):
+    """A branch, or all of them together, would spend more than was allowed; nothing was spent."""
 
 
 class ConfigError(CallerError):
@@ -143,7 +148,7 @@ class ReplayContaminationError(EvidenceError):
 
 def nearest(name: str, known: "Iterable[str]") -> str:
     """Return advice for an unknown `name`: the nearest known one if any, then all of them."""
-    names = sorted(known)
+    names = sorted(map(str, known))
     close = get_close_matches(name, names, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}known: {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""Decisions that are scored for real by a fake or the embedded verifier, in a process of their own."""
+"""Decisions to be scored for real, by a fake or the embedded verifier in its own process."""
 
 from typing import Any
 
@@ -12,7 +12,8 @@ TEMPLATE = "<bos>{context}<sol>{branch}<eos>"
 
 
 def a_condition(precision: PrecisionName = PrecisionName.BFLOAT16, **order: Any) -> Condition:
-    spec = ReductionOrderSpec(**{"name": "vendor", "num_threads": 1} | order)
+    options: dict[str, Any] = {"name": "vendor", "num_threads": 1} | order
+    spec = ReductionOrderSpec(**options)
     return Condition(precision=precision, reduction_order=spec)
 
 

@@ -1,6 +1,7 @@
 """Facts of the machine: there, stable, and honest about what cannot be known."""
 
 import os
+import platform
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,8 +24,8 @@ def test_the_cpu_is_named_with_its_instruction_sets() -> None:
 
 def test_a_cpu_without_cpuinfo_still_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_cpuinfo", lambda _: "")
-    monkeypatch.setattr(machine.platform, "processor", lambda: "")
-    monkeypatch.setattr(machine.platform, "machine", lambda: "riscv64")
+    monkeypatch.setattr(platform, "processor", lambda: "")
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     assert machine.device_facts(Device.CPU).name.startswith("riscv64")
 
 

@@ -20,8 +20,8 @@ ADVICE = {
         causes="position ids under left padding, a pooled row chosen by the pad token's id, a "
         "mask that is skipped or shared, an output returned for another row, scores or scales "
         "normalised over the batch, weights that change between loads",
-        remedy="run `scorepin locate` on the named decisions and mend the code; a wider "
-        "tolerance would hide it. If the model branches on near ties (expert routing) and one "
+        remedy="score the named decisions alone and batched, find where they part, and mend the "
+        "code; a wider tolerance would hide it. If the model branches on near ties (expert routing) and one "
         "decision is named, repeat with float64 as the reference",
     ),
     GuardName.NEIGHBOURS: _Advice(

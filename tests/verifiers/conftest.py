@@ -10,7 +10,7 @@ from tests.verifiers.cases import Build
 
 @pytest.fixture(scope="session")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """Return a writer of random checkpoints that remembers what it wrote: treat them as read-only."""
+    """Return a writer of random checkpoints, which no test may change."""
     home = tmp_path_factory.mktemp("checkpoints")
 
     def write(architecture: Architecture, task: Task, num_labels: int = 1) -> Path:

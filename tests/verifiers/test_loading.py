@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
 from harness.errors import CallerError, ConfigError, ModelLoadError, UnsupportedConditionError
@@ -59,6 +60,11 @@ def flipped(folder: Path, at: int) -> None:
     (folder / WEIGHTS).write_bytes(data)
 
 
+def remove(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).unlink()
+
+
 def without_a_shard(folder: Path) -> None:
     shard(folder)
     (folder / "model-2.safetensors").unlink()
@@ -78,16 +84,19 @@ def narrow(tensors: dict[str, torch.Tensor]) -> None:
 
 
 SPOILED: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "pickle only": (pickled, "only pytorch_model.bin; safetensors are needed, since a pickle"),
-    "no weights": (lambda f: (f / WEIGHTS).unlink(), "no weights; safetensors are needed"),
-    "no config": (lambda f: (f / "config.json").unlink(), "no config.json"),
+    "pickle only": (pickled, r"only pytorch_model\.bin; safetensors are needed, since a pickle"),
+    "no weights": (lambda f: remove(f, WEIGHTS), "no weights; safetensors are needed"),
+    "no config": (lambda f: remove(f, "config.json"), r"no config\.json"),
     "config cut": (lambda f: (f / "config.json").write_text('{"model'), "cannot be loaded"),
     "no head": (
         lambda f: rewrite(f, lambda t: t.pop("score.weight")),
-        "weights missing: score.weight; a missing layer would be freshly initialised",
+        r"weights missing: score\.weight; a missing layer would be freshly initialised",
     ),
-    "surplus": (lambda f: rewrite(f, extra), "weights left over: model.layers.0.surplus.weight"),
-    "wrong shape": (lambda f: rewrite(f, narrow), "weights of another shape: .*score.weight"),
+    "surplus": (
+        lambda f: rewrite(f, extra),
+        r"weights left over: model\.layers\.0\.surplus\.weight",
+    ),
+    "wrong shape": (lambda f: rewrite(f, narrow), r"weights of another shape: .*score\.weight"),
     "cut": (
         lambda f: (f / WEIGHTS).write_bytes((f / WEIGHTS).read_bytes()[:-64]),
         "cannot be loaded|no whole safetensors",
@@ -97,8 +106,8 @@ SPOILED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "index cut": (with_a_bad_index, "no index of shards"),
     "adapter": (lambda f: (f / "adapter_config.json").write_text("{}"), "an adapter; merge it"),
     "no tokenizer": (
-        lambda f: [(f / name).unlink() for name in ("tokenizer.json", "tokenizer_config.json")],
-        "no tokenizer; one of tokenizer.json, ",
+        lambda f: remove(f, "tokenizer.json", "tokenizer_config.json"),
+        r"no tokenizer; one of tokenizer\.json, ",
     ),
     "tokenizer cut": (
         lambda f: (f / "tokenizer.json").write_text('{"version": "1.0"'),
@@ -122,10 +131,10 @@ def test_a_spoiled_checkpoint_is_refused(folder: Path, name: str) -> None:
 
 
 def test_a_checkpoint_of_another_task_is_refused(build: Build) -> None:
-    with pytest.raises(ModelLoadError, match="score.weight"):
+    with pytest.raises(ModelLoadError, match=r"score\.weight"):
         open_verifier(a_spec(build(QWEN2, LM), Reward()), a_condition())
     spec = a_spec(build(QWEN2, SEQUENCE), LogOdds(yes=("1",), no=("2",)))
-    with pytest.raises(ModelLoadError, match="weights left over: score.weight"):
+    with pytest.raises(ModelLoadError, match=r"weights left over: score\.weight"):
         open_verifier(spec, a_condition())
 
 
@@ -259,7 +268,7 @@ def test_asking_for_a_device_that_is_not_here(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     spec = a_spec(build(QWEN2, SEQUENCE), Reward(), device=Device.CUDA)
-    with pytest.raises(UnsupportedConditionError, match="none is here; set verifier.device: cpu"):
+    with pytest.raises(UnsupportedConditionError, match=r"none is here; set verifier\.device: cpu"):
         open_verifier(spec, a_condition())
 
 
@@ -277,8 +286,6 @@ def test_a_name_of_nothing_is_refused(model: str) -> None:
 @pytest.fixture
 def silent_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Stand a hub up that takes connections and says nothing, with an empty cache."""
-    from huggingface_hub import constants
-
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen(16)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from harness.conditions.attention import Attention
 from harness.errors import ConfigError, ModelLoadError, UnsupportedConditionError
@@ -180,8 +181,6 @@ def test_the_pooled_row_is_found_by_count_and_not_by_the_pad_id(
 
 
 def hidden_score(folder: Path, token_ids: tuple[int, ...]) -> float:
-    from transformers import AutoModelForSequenceClassification
-
     model: Any = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float64)
     with torch.inference_mode():
         hidden = model.eval().model(input_ids=torch.tensor([token_ids])).last_hidden_state
@@ -209,8 +208,6 @@ def test_padding_with_the_end_token_changes_no_bit(build: Build, tmp_path: Path)
 @pytest.mark.parametrize("family", ["roberta", "gpt2", "opt", "distilbert", "bloom"])
 def test_families_that_count_positions_otherwise(build: Build, tmp_path: Path, family: str) -> None:
     """Scored as the library scores a row alone, or refused: never scored otherwise."""
-    from transformers import AutoConfig, AutoModelForSequenceClassification
-
     shape = {"vocab_size": 447, "num_labels": 1, "pad_token_id": 0}
     small = {
         "roberta": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2},
@@ -221,7 +218,8 @@ def test_families_that_count_positions_otherwise(build: Build, tmp_path: Path, f
     }[family]
     torch.manual_seed(3)
     config = AutoConfig.for_model(family, **shape, **small)
-    model: Any = AutoModelForSequenceClassification.from_config(config)
+    auto: Any = AutoModelForSequenceClassification
+    model = auto.from_config(config)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     model.save_pretrained(tmp_path)

@@ -2,13 +2,14 @@
 
 import json
 import shutil
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from harness.errors import ConfigError, InputFileError
 from harness.records.verifier import Message, Overflow, Prompt
@@ -52,8 +53,6 @@ def adding_bos(folder: Path) -> Any:
         "special_tokens": {"<bos>": {"id": "<bos>", "ids": [1], "tokens": ["<bos>"]}},
     }
     (folder / "tokenizer.json").write_text(json.dumps(plain))
-    from transformers import PreTrainedTokenizerFast
-
     return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
@@ -114,7 +113,7 @@ def test_a_chat_template_that_does_otherwise_is_refused(tmp_path: Path, name: st
 
 
 def test_a_chat_needs_a_chat_template() -> None:
-    with pytest.raises(ConfigError, match="no chat template; use prompt.template"):
+    with pytest.raises(ConfigError, match=r"no chat template; use prompt\.template"):
         plain_template(Prompt(chat=TALK), TOKENIZER)
 
 
@@ -139,8 +138,6 @@ def test_a_second_bos_is_refused(tmp_path: Path) -> None:
 def test_a_branch_is_found_again_whatever_it_holds(branch: str) -> None:
     text = RowText(context="see {branch} and {context}.", branch=branch)
     (row,) = encode("<bos>{context}<sol>{branch}<eos>", text)
-    import unicodedata
-
     assert branch_text(row) == unicodedata.normalize("NFC", branch)
     assert TOKENIZER.decode(row.token_ids[: row.branch_start]) == (
         "<bos>see {branch} and {context}.<sol>"
@@ -154,8 +151,6 @@ def test_a_branch_is_found_again_whatever_it_holds(branch: str) -> None:
 def test_branch_tokens_are_those_that_touch_the_branch(context: str, branch: str) -> None:
     (row,) = encode("{context}|{branch}|", RowText(context=context, branch=branch))
     assert 0 <= row.branch_start < row.branch_end <= len(row.token_ids)
-    import unicodedata
-
     covered = branch_text(row)
     assert unicodedata.normalize("NFC", branch).strip() in covered
 

@@ -4,9 +4,9 @@ Imports neither torch nor numpy nor SQLAlchemy; `harness.planner.ledger.store` o
 database keeps.
 """
 
-from harness.errors import BranchContaminationError
+from harness.errors import BranchContaminationError, BudgetExceededError
 from harness.planner.ledger.branches import BranchEvent, BranchState
-from harness.planner.ledger.budget import Account, BudgetExceededError
+from harness.planner.ledger.budget import Account
 from harness.planner.ledger.drafts import (
     Closure,
     Draft,

@@ -13,14 +13,10 @@ It does not know what was bought.
 
 from msgspec.structs import replace
 
-from harness.errors import CallerError, IllegalMoveError
+from harness.errors import BudgetExceededError, IllegalMoveError
 from harness.records.document import Record
 
-__all__ = ["Account", "BudgetExceededError", "Budgets"]
-
-
-class BudgetExceededError(CallerError):
-    """A branch, or all of them together, would spend more than was allowed; nothing was spent."""
+__all__ = ["Account", "Budgets"]
 
 
 class Account(Record, frozen=True, kw_only=True):
