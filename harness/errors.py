@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
-    "BudgetExceededError",
     "BranchContaminationError",
+    "BudgetExceededError",
     "CallerError",
     "CommitRefusedError",
     "ConfigError",

@@ -169,12 +169,15 @@ def test_a_killed_process_is_told_with_its_last_words(broken: Any) -> None:
 
 def test_a_process_that_is_killed_between_two_calls(broken: Any) -> None:
     broken("import sys; print('noise', file=sys.stderr)")
-    with process() as running:
+
+    def terminate_and_score(running: ConditionProcess) -> None:
         running.ready()
         running._process.terminate()
         running._process.wait()
-        with pytest.raises(WorkerError, match=r"(?s)SIGTERM.*noise"):
-            list(running.score([TOGETHER]))
+        list(running.score([TOGETHER]))
+
+    with pytest.raises(WorkerError, match=r"(?s)SIGTERM.*noise"), process() as running:
+        terminate_and_score(running)
 
 
 def test_an_error_of_ours_keeps_its_class() -> None:
@@ -267,7 +270,8 @@ def test_whatever_the_caller_raises_the_process_ends(kind: type[BaseException]) 
             running.ready()
             raise kind
 
-    pytest.raises(kind, run_and_raise)
+    with pytest.raises(kind):
+        run_and_raise()
     assert running._process.returncode == -signal.SIGKILL
 
 

@@ -21,8 +21,8 @@ ADVICE = {
         "mask that is skipped or shared, an output returned for another row, scores or scales "
         "normalised over the batch, weights that change between loads",
         remedy="score the named decisions alone and batched, find where they part, and mend the "
-        "code; a wider tolerance would hide it. If the model branches on near ties (expert routing) and one "
-        "decision is named, repeat with float64 as the reference",
+        "code; a wider tolerance would hide it. If the model branches on near ties (expert "
+        "routing) and one decision is named, repeat with float64 as the reference",
     ),
     GuardName.NEIGHBOURS: _Advice(
         causes="expert routing with a capacity, a scale shared by the batch",

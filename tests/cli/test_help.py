@@ -9,11 +9,13 @@ from calibrate.cli import app
 from tests.command import invoke, scorepin
 
 COMMANDS = ("calibrate", "score", "replay", "classify", "show", "doctor", "demo")
+GROUPS = ("gate", "ledger", "effects")
+"""The planner's, tested beside what they show."""
 
 
 def test_the_commands_are_those_that_are_promised() -> None:
     group = typer.main.get_command(app)
-    assert sorted(getattr(group, "commands", {})) == sorted(COMMANDS)
+    assert sorted(getattr(group, "commands", {})) == sorted(COMMANDS + GROUPS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

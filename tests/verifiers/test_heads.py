@@ -373,3 +373,21 @@ def test_extreme_odds_overflow_nothing() -> None:
 def test_a_grade_has_its_own_unit() -> None:
     assert score_unit(ExpectedGrade(grades={"1": 1.0, "2": 2.0})) is ScoreUnit.GRADE
     assert score_unit(Reward()) is ScoreUnit.LOGIT
+
+
+def test_an_odd_that_is_no_number_is_not_hidden_by_an_infinite_one() -> None:
+    head = score_head(LogOdds(yes=("1", "\n"), no=("0",)), Newlines(), 0)
+    assert head.score([[math.inf, 0.0, 0.0]]) == math.inf
+    assert math.isnan(head.score([[math.inf, math.nan, 0.0]]))
+
+
+@pytest.mark.parametrize(("last", "found"), [(5, [2, 4]), (1, [2, 4])])
+def test_a_last_token_that_is_a_separator_ends_one_step(last: int, found: list[int]) -> None:
+    head = ProcessReward(
+        source=StepSource.TOKEN_CLASSIFICATION,
+        separator=NEWLINE,
+        reduce=StepReduction.PRODUCT,
+        include_last_token=True,
+    )
+    row = EncodedRow(token_ids=(5, 1, 5, 2, last), branch_start=1, branch_end=5)
+    assert score_head(head, Newlines(), 1).positions(row) == found
