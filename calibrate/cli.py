@@ -314,7 +314,7 @@ def demo(
         config = load_config(config_path or scenes.demo_config())
         files, calibrated = _calibrated(config, run, overwrite=overwrite)
         console.print_tolerances(calibrated.file)
-        decisions = read_decisions(config.decisions, config.num_decisions)[: scenes.DEMO_DECISIONS]
+        decisions = scenes.on_stage(read_decisions(config.decisions, config.num_decisions))
         rows = sum(len(decision.branches) for decision in decisions)
         with rows_progress("committing and replaying", rows * (1 + scenes.NUM_WAYS)) as bar:
             played = scenes.play(

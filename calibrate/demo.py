@@ -32,18 +32,18 @@ from harness.replay import ReplayAs, replay_commits
 from harness.scoring import Advance, score_decisions
 
 __all__ = [
-    "DEMO_DECISIONS",
     "NUM_WAYS",
     "Played",
     "Scene",
     "demo_config",
     "misreport",
+    "on_stage",
     "play",
     "store_scenes",
 ]
 
 DEMO_DECISIONS = 60
-"""Decisions that the demo commits and replays; calibration takes all."""
+"""Decisions that the demo commits and replays, at most; a quarter of all if they are fewer."""
 
 NUM_WAYS = 3
 """Ways in which each commit is replayed."""
@@ -90,6 +90,11 @@ def store_scenes(folder: Path, played: Played) -> None:
         lines = b"".join(encode(replay) + b"\n" for replay in scene.replays)
         name = scene.replays[0].replica
         write_atomic(folder / f"replays-{name}.jsonl", lines, overwrite=True)
+
+
+def on_stage(decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
+    """Return the decisions that the demo commits and replays."""
+    return decisions[: max(min(DEMO_DECISIONS, len(decisions) // 4), 1)]
 
 
 def play(
