@@ -183,12 +183,12 @@ def test_the_demo_on_a_fake(folder: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     text = "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines())
     assert """
-22 commits, replayed in three ways
-replay                         verdicts            faults   strict faults
-─────────────────────────────────────────────────────────────────────────
-the same computation again     22 exact                 0               0
-in batches of 3                22 reconstruction        0               0
-planted: secretly in float32   22 drift                 0              22
+5 commits, replayed in three ways
+replay                         verdicts           faults   strict faults
+────────────────────────────────────────────────────────────────────────
+the same computation again     5 exact                 0               0
+in batches of 3                5 reconstruction        0               0
+planted: secretly in float32   5 drift                 0               5
 
 the same computation again: exact
   every score has the same bits
