@@ -36,14 +36,16 @@ __all__ = [
 
 QUIET = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    "LRU_CACHE_CAPACITY": "32",
-    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32",
+    "LRU_CACHE_CAPACITY": "16",
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256",
     "TOKENIZERS_PARALLELISM": "false",
     "TRANSFORMERS_VERBOSITY": "error",
 }
-"""Environment of every child: no output of the libraries' own, and at most 32 compiled kernels kept
-by torch's and oneDNN's caches, which else hold every batch shape ever seen: a gigabyte within 400
-shapes. The same kernels are compiled again. Not numeric, not recorded."""
+"""Environment of every child. Not numeric, not recorded.
+
+No output of the libraries' own. At most so many compiled CPU kernels in torch's cache and in
+oneDNN's below it: by default each holds 1024, of every batch shape seen, which is a gigabyte after
+400 shapes. A kernel that was dropped is compiled again, to the same bits."""
 
 
 class Condition(Record, frozen=True, kw_only=True):
