@@ -260,6 +260,8 @@ class ObservationStore:
             try:
                 yield self._db
                 self._db.execute("COMMIT")
+            except GeneratorExit:  # an interrupt came before the with statement held us:
+                raise  # closing the store undoes what was begun, and may have done so already
             except BaseException:
                 if self._db.in_transaction:  # SQLite ends it by itself when the disk is full
                     self._db.execute("ROLLBACK")

@@ -1,3 +1,4 @@
+import gc
 import math
 import os
 import sqlite3
@@ -106,6 +107,21 @@ def test_a_batch_is_stored_whole_or_not_at_all(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="shorter"):
             store.append("p", "solo", 0, (0, 1), (7.0,))
         assert store.num_observations() == 0
+
+
+def test_a_transaction_that_an_interrupt_abandons_says_nothing(tmp_path: Path) -> None:
+    """Ctrl-C may come when it has begun and its `with` does not hold it yet."""
+    path = tmp_path / "s.sqlite"
+    with a_store(path) as store:
+        begin(store)
+        store.append("p", "solo", 0, [0], [1.0])
+        abandoned = store._transaction()
+        database = abandoned.__enter__()
+        database.execute("INSERT INTO observations VALUES ('p', 'solo', 1, 0, 0, '2.0')")
+    del abandoned  # with the store closed: a message from here on would be a warning, an error
+    gc.collect()
+    with a_store(path) as store:
+        assert store.scores("p") == {"solo": {0: 1.0}}
 
 
 def test_a_second_run_is_refused_at_once_and_the_first_goes_on(tmp_path: Path) -> None:
