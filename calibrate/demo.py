@@ -15,19 +15,18 @@ from threading import Event
 import msgspec
 
 from calibrate.config import CalibrationConfig
+from calibrate.run import num_processes
 from harness.codec import encode
 from harness.commit_log import CommitLog
 from harness.files import write_atomic
 from harness.judge.classify import judge
 from harness.judge.tolerances import Tolerances
-from harness.machine import num_cores
 from harness.records.batching import Batching, Padded, Solo
 from harness.records.commit import CommitRecord, ReplayRecord
 from harness.records.decision import Decision, Item
 from harness.records.document import Record
 from harness.records.tolerance import ToleranceFile
 from harness.records.verdict import Policy, Verdict
-from harness.records.verifier import Device
 from harness.replay import ReplayAs, replay_commits
 from harness.scoring import Advance, score_decisions
 
@@ -123,7 +122,7 @@ def play(
         ReplayAs(replica="rebatched", batching=_with_rows(arm.batching, REPLAY_ROWS)),
         ReplayAs(replica="planted", condition=other),
     )
-    with ThreadPoolExecutor(_num_workers(config)) as pool, _stoppable(advance) as stoppable:
+    with ThreadPoolExecutor(num_processes(config)) as pool, _stoppable(advance) as stoppable:
         replay = partial(replay_commits, commits, items, advance=stoppable)
         honest, rebatched, planted = pool.map(replay, ways)
     scenes = (
@@ -164,15 +163,6 @@ def _stoppable(advance: Advance) -> Iterator[Advance]:
     except BaseException:
         stop.set()
         raise
-
-
-def _num_workers(config: CalibrationConfig) -> int:
-    """Return how many replays run side by side: as many as a calibration's processes."""
-    if config.processes is not None:
-        return config.processes
-    if config.verifier.device is Device.CUDA:
-        return 1
-    return max(num_cores() // (config.arms[0].reduction_order.num_threads or num_cores()), 1)
 
 
 def _scene(

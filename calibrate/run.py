@@ -152,7 +152,8 @@ def _store(
         progress.advanced(message.process_id, batches_cost([message.batch]))
 
 
-def _num_processes(config: CalibrationConfig) -> int:
+def num_processes(config: CalibrationConfig) -> int:
+    """Return how many condition processes run side by side."""
     if config.processes is not None:
         return config.processes
     if config.verifier.device is Device.CUDA:
@@ -177,7 +178,7 @@ class _Run:
     @contextmanager
     def started(self, plans: Sequence[ProcessPlan]) -> Iterator[None]:
         """Run `plans` in threads; on the way out stop them all and wait for them."""
-        pool = ThreadPoolExecutor(_num_processes(self._config))
+        pool = ThreadPoolExecutor(num_processes(self._config))
         try:
             for plan in plans:
                 pool.submit(self._serve, plan)

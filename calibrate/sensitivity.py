@@ -10,7 +10,7 @@ the decision that each row belongs to. Not known here: which settings make compo
 that is the plan's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +21,11 @@ from harness.records import AxisFinding, AxisStatus
 from harness.records.document import Record
 
 __all__ = [
-    "Comparison",
     "Indices",
     "MovementQuantiles",
     "Pair",
     "Scores",
     "axis_finding",
-    "axis_findings",
     "decision_magnitudes",
     "decision_ranges",
     "moved_bits",
@@ -41,24 +39,6 @@ Indices = NDArray[np.int64]
 """`[rows]`: the decision that each row belongs to."""
 Pair = tuple[Scores, Scores]
 """Two score vectors over the same rows."""
-
-
-class Comparison(Record, frozen=True, kw_only=True):
-    """Two compositions that differ in one axis only."""
-
-    axis: str
-    """The axis in which they differ."""
-    left: str
-    """Name of one composition."""
-    right: str
-    """Name of the other."""
-    setting: str
-    """What differs, in words: ``3 rows against 12``."""
-
-    def __post_init__(self) -> None:
-        """A composition is no evidence about itself."""
-        if self.left == self.right:
-            raise ValueError(f"axis {self.axis!r} compares composition {self.left!r} with itself")
 
 
 class MovementQuantiles(Record, frozen=True, kw_only=True):
@@ -141,25 +121,6 @@ def axis_finding(
     )
 
 
-def axis_findings(
-    axes: Sequence[str],
-    comparisons: Sequence[Comparison],
-    scores: Mapping[str, Scores],
-    decision_of_row: Indices,
-    confidence: float,
-) -> tuple[AxisFinding, ...]:
-    """Return one finding for each of `axes`, in that order; `scores` maps composition to `[rows]`.
-
-    An axis that no comparison is about is not exercised; every comparison must be about one.
-    """
-    stray = sorted({item.axis for item in comparisons} - set(axes))
-    if stray:
-        raise InvalidRecordError(f"comparisons of axes that were not asked for: {stray}")
-    return tuple(
-        _finding_of(axis, comparisons, scores, decision_of_row, confidence) for axis in axes
-    )
-
-
 def winner_changes(left: Scores, right: Scores, decision_of_row: Indices) -> int:
     """Return the number of decisions whose best row differs; of equal rows the first wins."""
     for side in (left, right):
@@ -195,25 +156,6 @@ def require_finite(scores: Scores, decision_of_row: Indices) -> None:
             f"{composition}, row {row} (decision {decision_of_row[row]}): "
             f"{scores[composition, row]}; a row without one real token, or an overflow, gives this"
         )
-
-
-def _finding_of(
-    axis: str,
-    comparisons: Sequence[Comparison],
-    scores: Mapping[str, Scores],
-    decision_of_row: Indices,
-    confidence: float,
-) -> AxisFinding:
-    mine = [item for item in comparisons if item.axis == axis]
-    pairs = [(_scores_of(item.left, scores), _scores_of(item.right, scores)) for item in mine]
-    settings = tuple(dict.fromkeys(item.setting for item in mine))
-    return axis_finding(axis, pairs, decision_of_row, settings, confidence)
-
-
-def _scores_of(composition: str, scores: Mapping[str, Scores]) -> Scores:
-    if composition not in scores:
-        raise InvalidRecordError(f"composition {composition!r} was planned but has no scores")
-    return scores[composition]
 
 
 def _not_exercised(axis: str, settings: Sequence[str]) -> AxisFinding:

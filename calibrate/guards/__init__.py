@@ -12,7 +12,6 @@ from calibrate.guards.live_head import HeadEvidence, live_head
 from calibrate.guards.neighbours import NeighbourFinding, neighbours
 from calibrate.guards.refusal import refuse_if_failed
 from calibrate.guards.rounding import (
-    UNIT_ROUNDOFF,
     RoundingEvidence,
     ShrinkEstimate,
     rounding,
@@ -20,7 +19,6 @@ from calibrate.guards.rounding import (
 )
 
 __all__ = [
-    "UNIT_ROUNDOFF",
     "Arm",
     "GuardName",
     "HeadEvidence",

@@ -9,8 +9,8 @@ import math
 import numpy as np
 
 from calibrate.guards.finding import NOTHING_COMPARED, GuardName, finding
-from calibrate.guards.rounding import UNIT_ROUNDOFF
 from calibrate.sensitivity import Indices, Scores
+from harness.conditions.precision import unit_roundoff
 from harness.errors import InvalidRecordError
 from harness.records import GuardFinding, PrecisionName
 from harness.records.document import Record
@@ -89,7 +89,7 @@ def _reloaded(evidence: HeadEvidence) -> list[str]:
         problems.append(f"weights differ between loads: {list(evidence.weights_digests)}")
     if not evidence.fresh_scores:
         problems.append(f"{NOTHING_COMPARED}: no fresh load was scored")
-    allowed = math.sqrt(UNIT_ROUNDOFF[evidence.precision]) * _spread(evidence.scores)
+    allowed = math.sqrt(unit_roundoff(evidence.precision)) * _spread(evidence.scores)
     for load, fresh in enumerate(evidence.fresh_scores, start=1):
         apart = float(np.abs(fresh - evidence.scores).mean())
         if apart > allowed:

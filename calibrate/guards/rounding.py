@@ -10,20 +10,12 @@ import numpy as np
 
 from calibrate.guards.finding import NOTHING_COMPARED, GuardName, finding, name_of, some_of
 from calibrate.sensitivity import Scores
+from harness.conditions.precision import unit_roundoff
 from harness.errors import ConfigError, InvalidRecordError
 from harness.records import GuardFinding, PrecisionName
 from harness.records.document import Record
 
-__all__ = ["UNIT_ROUNDOFF", "RoundingEvidence", "ShrinkEstimate", "rounding", "shrink_estimate"]
-
-UNIT_ROUNDOFF = {
-    PrecisionName.BFLOAT16: 2.0**-8,
-    PrecisionName.FLOAT16: 2.0**-11,
-    PrecisionName.TF32: 2.0**-11,  # the products' inputs keep 11 bits; sums are float32
-    PrecisionName.FLOAT32: 2.0**-24,
-    PrecisionName.FLOAT64: 2.0**-53,
-}
-"""Half the distance from 1 to the next number: the largest relative error of one rounding."""
+__all__ = ["RoundingEvidence", "ShrinkEstimate", "rounding", "shrink_estimate"]
 
 NUM_RESAMPLES = 1000  # ends of a 95% interval then rest on 25 resamples each
 
@@ -59,7 +51,7 @@ class RoundingEvidence(Record, frozen=True, kw_only=True, eq=False):
     @property
     def roundoff_ratio(self) -> float:
         """Unit roundoff of the reference over that of the low precision: what rounding predicts."""
-        return UNIT_ROUNDOFF[self.reference] / UNIT_ROUNDOFF[self.low]
+        return unit_roundoff(self.reference) / unit_roundoff(self.low)
 
 
 class ShrinkEstimate(Record, frozen=True, kw_only=True):
@@ -160,7 +152,7 @@ def _boundary(evidence: RoundingEvidence) -> float:
     midpoint = math.sqrt(evidence.roundoff_ratio)
     if evidence.reference is not PrecisionName.FLOAT64:
         return midpoint
-    return max(midpoint, UNIT_ROUNDOFF[PrecisionName.FLOAT32] / UNIT_ROUNDOFF[evidence.low])
+    return max(midpoint, unit_roundoff(PrecisionName.FLOAT32) / unit_roundoff(evidence.low))
 
 
 def _noise(evidence: RoundingEvidence) -> Scores:
@@ -168,7 +160,7 @@ def _noise(evidence: RoundingEvidence) -> Scores:
     low = evidence.low_movements
     magnitudes = np.maximum(evidence.magnitudes, evidence.magnitudes.mean())
     typical = np.median(low[low > 0]) if low.any() else 0.0
-    quantum = np.maximum(UNIT_ROUNDOFF[evidence.low] * magnitudes, typical)
+    quantum = np.maximum(unit_roundoff(evidence.low) * magnitudes, typical)
     return np.asarray(np.sqrt(quantum * np.maximum(low, quantum)))
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from calibrate.planner_cli.call import errors_told, require_store
 from harness.codec import canonical_bytes
-from harness.errors import InputFileError, ScorepinError
 from harness.planner.effects import (
     Auditability,
     EffectStore,
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-USAGE = 2
-FILE_URL = "sqlite:///"
 
 app = typer.Typer(
     name="effects",
@@ -66,7 +64,7 @@ def classify(  # noqa: PLR0913 - options
     ] = False,
 ) -> None:
     """Print the auditability class of a run, and what was found about each step."""
-    with _errors_told(), _opened(store) as held:
+    with errors_told(), _opened(store) as held:
         run = read_trajectory(
             trajectory, trajectory_format=trajectory_format, read_only_tools=read_only or ()
         )
@@ -76,15 +74,6 @@ def classify(  # noqa: PLR0913 - options
             return
         for line in _lines(audit, has_store=store is not None):
             typer.echo(line)
-
-
-@contextmanager
-def _errors_told() -> Iterator[None]:
-    try:
-        yield
-    except ScorepinError as error:
-        typer.echo(f"error {type(error).__name__}: {error}", err=True)
-        raise typer.Exit(USAGE) from error
 
 
 @contextmanager
@@ -103,8 +92,7 @@ def _opened(url: str | None) -> Iterator[EffectStore]:
 def _database(url: str) -> "SqlEffectStore":
     from harness.planner.effects.sql_store import SqlEffectStore  # noqa: PLC0415 - SQLAlchemy
 
-    if url.startswith(FILE_URL) and not Path(url.removeprefix(FILE_URL)).exists():
-        raise InputFileError(f"{url}: there is no such store; check the path")  # else it is made
+    require_store(url)
     return SqlEffectStore(url)
 
 

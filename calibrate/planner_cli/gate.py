@@ -6,13 +6,13 @@ whatever became of it; 2 the call must be mended.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from calibrate.planner_cli.call import errors_told, require_store
 from harness.codec import canonical_bytes
-from harness.errors import InputFileError, ScorepinError
+from harness.errors import InputFileError
 from harness.planner.branch import Branch, ResourceVersion, reads_of
 from harness.planner.gate_records import Detail, Filed, LoggedMove
 from harness.planner.gate_table import State
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-USAGE = 2
-FILE_URL = "sqlite:///"
 
 BranchName = Annotated[str, typer.Argument(metavar="BRANCH", help="Id of the branch.")]
 StoreUrl = Annotated[str, typer.Option("--store", help="URL of the store: sqlite:///planner.db.")]
@@ -69,7 +67,7 @@ class Reason(Record, frozen=True, kw_only=True):
 @app.command()
 def show(branch: BranchName, store: StoreUrl, *, as_json: AsJson = False) -> None:
     """Print a branch: its state, what it read and writes, and its moves."""
-    with _errors_told(), _opened(store) as opened:
+    with errors_told(), _opened(store) as opened:
         filed = _found(opened, branch, store)
         shown = Shown(branch=filed.branch, state=filed.state, moves=tuple(opened.moves(branch)))
         _print(shown, _shown_lines(shown), as_json=as_json)
@@ -78,27 +76,17 @@ def show(branch: BranchName, store: StoreUrl, *, as_json: AsJson = False) -> Non
 @app.command()
 def why(branch: BranchName, store: StoreUrl, *, as_json: AsJson = False) -> None:
     """Print why a branch was refused, why it is held, or what its rollback left."""
-    with _errors_told(), _opened(store) as opened:
+    with errors_told(), _opened(store) as opened:
         filed = _found(opened, branch, store)
         reason = Reason(branch_id=branch, state=filed.state, detail=filed.detail)
         _print(reason, _reason_lines(reason), as_json=as_json)
 
 
 @contextmanager
-def _errors_told() -> Iterator[None]:
-    try:
-        yield
-    except ScorepinError as error:
-        typer.echo(f"error {type(error).__name__}: {error}", err=True)
-        raise typer.Exit(USAGE) from error
-
-
-@contextmanager
 def _opened(url: str) -> "Iterator[CommitStore]":
     from harness.planner.commit_store import CommitStore  # noqa: PLC0415 - SQLAlchemy
 
-    if url.startswith(FILE_URL) and not Path(url.removeprefix(FILE_URL)).exists():
-        raise InputFileError(f"{url}: there is no such store; check the path")  # else it is made
+    require_store(url)
     store = CommitStore.open(url)
     try:
         yield store

@@ -7,7 +7,6 @@ cut short; nothing else is changed.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from calibrate.planner_cli.call import errors_told, require_store
 from harness.codec import canonical_bytes
-from harness.errors import InputFileError, ScorepinError
 from harness.planner.ledger import (
     BranchLedger,
     BranchState,
@@ -31,8 +30,6 @@ from harness.planner.ledger import (
 
 __all__ = ["app"]
 
-USAGE = 2
-FILE_URL = "sqlite:///"
 COLOURS = {BranchState.DEAD: "red", BranchState.IN_FLIGHT: "yellow", BranchState.PROMOTED: "green"}
 
 app = typer.Typer(
@@ -110,14 +107,10 @@ def _opened(url: str, ledger_id: str) -> Iterator[BranchLedger]:
     """Give the ledger at a URL; tell an error and leave."""
     from harness.planner.ledger.store import open_ledger  # noqa: PLC0415 - SQLAlchemy
 
-    try:
-        if url.startswith(FILE_URL) and not Path(url.removeprefix(FILE_URL)).exists():
-            raise InputFileError(f"{url}: there is no such store; check the path")
+    with errors_told():
+        require_store(url)
         with open_ledger(url, ledger_id) as ledger:
             yield ledger
-    except ScorepinError as error:
-        typer.echo(f"error {type(error).__name__}: {error}", err=True)
-        raise typer.Exit(USAGE) from error
 
 
 def _draft(ledger: BranchLedger, draft_id: str) -> Draft:

@@ -19,11 +19,15 @@ from typing import Any
 from harness import machine
 from harness.codec import digest
 from harness.conditions.attention import attn_implementation
-from harness.conditions.condition import Condition, requested_switches, resolved_switches
+from harness.conditions.condition import (
+    Condition,
+    controlled,
+    requested_switches,
+    resolved_switches,
+)
 from harness.conditions.kernel_environment import kernel_environment
 from harness.conditions.precision import torch_dtype_name
 from harness.conditions.split_k import split_k
-from harness.conditions.switches import applied
 from harness.errors import ConfigError, InputFileError, UnsupportedConditionError
 from harness.records.batching import PaddingSide
 from harness.records.build import Build
@@ -61,7 +65,7 @@ class TransformersVerifier:
         spec, order = self._spec, self._condition.reduction_order
         _refuse_absent(spec.device)
         self._requested = requested_switches(self._condition, spec.device)
-        stack.enter_context(applied(self._requested.precision | self._requested.order))
+        stack.enter_context(controlled(self._condition, spec.device))
         self._checkpoint = find_checkpoint(spec.model, spec.revision)
         self._tokenizer = load_tokenizer(self._checkpoint, spec)
         dtype = torch_dtype_name(self._condition.precision)

@@ -6,7 +6,6 @@ import pytest
 from numpy.random import Generator
 
 from calibrate.guards import (
-    UNIT_ROUNDOFF,
     Arm,
     GuardName,
     HeadEvidence,
@@ -20,6 +19,7 @@ from calibrate.guards import (
     shrink_estimate,
 )
 from calibrate.sensitivity import Scores, decision_magnitudes, decision_ranges
+from harness.conditions.precision import unit_roundoff
 from harness.errors import ConfigError, GuardRefusalError, InvalidRecordError
 from harness.records import GuardFinding, PrecisionMode, PrecisionName
 
@@ -38,13 +38,13 @@ AS_MEASURED = 0.3  # amplification that gives the movements of the trained demo 
 # Rounding: two arms with the same true scores and the same amplification of each row.
 
 
-def on_lattice(scores: Scores, unit_roundoff: float) -> Scores:
-    step = 2 * unit_roundoff * 2.0 ** np.floor(np.log2(np.abs(scores) + 1e-300))
+def on_lattice(scores: Scores, u: float) -> Scores:
+    step = 2 * u * 2.0 ** np.floor(np.log2(np.abs(scores) + 1e-300))
     return np.asarray(np.round(scores / step) * step)
 
 
 def arm(rng: Generator, truth: Scores, amplification: Scores, precision: PrecisionName) -> Scores:
-    u = UNIT_ROUNDOFF[precision]
+    u = unit_roundoff(precision)
     noise = rng.standard_normal((6, truth.size)) * (rng.random((6, truth.size)) < 0.4)
     return on_lattice(truth + noise * amplification * u * np.abs(truth).mean(), u)
 
@@ -104,7 +104,7 @@ def test_a_bug_in_one_of_a_hundred_decisions_is_refused_by_name(
     for seed in range(60):
         low_scores, reference_scores = arms(seed, low, reference, AS_MEASURED)
         for scores, precision in ((low_scores, low), (reference_scores, reference)):
-            scores[3, 42 * 4] = on_lattice(scores[3, 42 * 4] + size, UNIT_ROUNDOFF[precision])
+            scores[3, 42 * 4] = on_lattice(scores[3, 42 * 4] + size, unit_roundoff(precision))
         finding = rounding(evidence(low_scores, reference_scores, low, reference), seed=0)
         assert not finding.passed, (seed, finding.evidence)
         assert finding.guard == "rounding"

@@ -7,11 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from calibrate.sensitivity import (
-    Comparison,
     Pair,
     Scores,
     axis_finding,
-    axis_findings,
     decision_magnitudes,
     decision_ranges,
     moved_bits,
@@ -167,40 +165,6 @@ def test_an_axis_refuses_a_score_that_is_not_finite_and_zero_rows() -> None:
     empty = (np.zeros(0), np.ones(0))
     with pytest.raises(InsufficientEvidenceError, match="zero items"):
         axis_finding("num_rows", [empty], np.zeros(0, np.int64), [], 0.95)
-
-
-def comparison(axis: str, left: str, right: str, setting: str = "1 against 3") -> Comparison:
-    return Comparison(axis=axis, left=left, right=right, setting=setting)
-
-
-def test_every_axis_asked_for_gets_a_finding_in_order() -> None:
-    scores = {"solo": SCORES[0].copy(), "three": SCORES[1].copy(), "again": SCORES[0].copy()}
-    comparisons = [
-        comparison("num_rows", "solo", "three"),
-        comparison("repeat_same_process", "solo", "again", "run twice"),
-    ]
-    findings = axis_findings(
-        ["repeat_same_process", "padded_width", "num_rows"],
-        comparisons,
-        scores,
-        DECISION_OF_ROW,
-        0.95,
-    )
-    assert [f.axis for f in findings] == ["repeat_same_process", "padded_width", "num_rows"]
-    assert [f.status for f in findings] == [
-        AxisStatus.INVARIANT,
-        AxisStatus.NOT_EXERCISED,
-        AxisStatus.MOVED,
-    ]
-
-
-def test_comparisons_that_cannot_be_made_are_refused() -> None:
-    with pytest.raises(ValueError, match="with itself"):
-        comparison("num_rows", "solo", "solo")
-    with pytest.raises(InvalidRecordError, match="not asked for"):
-        axis_findings([], [comparison("num_rows", "a", "b")], {}, DECISION_OF_ROW, 0.95)
-    with pytest.raises(InvalidRecordError, match="'a' was planned but has no scores"):
-        axis_findings(["num_rows"], [comparison("num_rows", "a", "b")], {}, DECISION_OF_ROW, 0.95)
 
 
 @pytest.mark.parametrize(
