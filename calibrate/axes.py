@@ -13,7 +13,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.plan import REPEATS, Composition
+from calibrate.compositions import REPEATS, Composition
 from calibrate.sensitivity import Indices, Scores, axis_finding
 from harness.records.batching import Batching, FixedWidth, PaddingSide, Solo
 from harness.records.document import Record

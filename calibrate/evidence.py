@@ -26,7 +26,8 @@ from calibrate.guards import (
     rounding,
 )
 from calibrate.observations import ObservationStore, ProcessFacts, RunIdentity, StoredRow
-from calibrate.plan import REPEATS, ProcessPlan, plan_compositions, plan_processes
+from calibrate.compositions import REPEATS, plan_compositions
+from calibrate.plan import ProcessPlan, plan_processes
 from calibrate.run import shapes_of
 from calibrate.sensitivity import Scores, decision_magnitudes, decision_ranges
 from harness.conditions.condition import label

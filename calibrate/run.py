@@ -12,15 +12,10 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Protocol
 
+from calibrate.compositions import Composition, batches_cost
 from calibrate.config import CalibrationConfig
 from calibrate.observations import ObservationStore, ProcessFacts, StoredRow
-from calibrate.plan import (
-    Composition,
-    ProcessPlan,
-    batches_cost,
-    plan_processes,
-    process_compositions,
-)
+from calibrate.plan import ProcessPlan, plan_processes, process_compositions
 from harness import machine
 from harness.conditions.batching import Batch, RowShape
 from harness.decisions import row_texts

@@ -5,7 +5,7 @@ import pytest
 
 from calibrate.axes import VARIED, Axis, AxisRows, Placement, compare_axes, required_axes
 from calibrate.config import Sweep
-from calibrate.plan import plan_compositions
+from calibrate.compositions import plan_compositions
 from calibrate.sensitivity import Scores
 from harness.conditions.batching import RowShape
 from harness.records import AxisStatus

@@ -8,14 +8,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from calibrate.axes import FIXED, VARIED, Axis, Placement, find_axis, required_axes
+from calibrate.compositions import REPEATS, Composition, plan_compositions
 from calibrate.config import Arm, Sweep
-from calibrate.plan import (
-    REPEATS,
-    Composition,
-    plan_compositions,
-    plan_processes,
-    process_compositions,
-)
+from calibrate.plan import plan_processes, process_compositions
 from harness.conditions.batching import RowShape
 from harness.errors import ConfigError, UnsupportedConditionError
 from harness.records import PrecisionName
