@@ -19,9 +19,9 @@ from typing import Annotated, Any
 
 import typer
 
+from calibrate.compositions import Composition, plan_compositions
 from calibrate.config import CalibrationConfig, load_config
 from calibrate.observations import ObservationStore, RunIdentity
-from calibrate.compositions import Composition, plan_compositions
 from calibrate.run import shapes_of, stored_rows
 from harness.conditions.condition import environment
 from harness.decisions import read_decisions, row_texts

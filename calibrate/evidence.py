@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from calibrate.axes import Axis, AxisRows, Placement, compare_axes, required_axes
+from calibrate.compositions import REPEATS, plan_compositions
 from calibrate.config import Arm, CalibrationConfig
 from calibrate.fit import FitInput, fit_tolerance
 from calibrate.guards import Arm as GuardArm
@@ -26,7 +27,6 @@ from calibrate.guards import (
     rounding,
 )
 from calibrate.observations import ObservationStore, ProcessFacts, RunIdentity, StoredRow
-from calibrate.compositions import REPEATS, plan_compositions
 from calibrate.plan import ProcessPlan, plan_processes
 from calibrate.run import shapes_of
 from calibrate.sensitivity import Scores, decision_magnitudes, decision_ranges

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from calibrate.axes import VARIED, Axis, AxisRows, Placement, compare_axes, required_axes
-from calibrate.config import Sweep
 from calibrate.compositions import plan_compositions
+from calibrate.config import Sweep
 from calibrate.sensitivity import Scores
 from harness.conditions.batching import RowShape
 from harness.records import AxisStatus
