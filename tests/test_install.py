@@ -13,7 +13,7 @@ from tests.planner_site import base_distributions, link_environment, planner_pyt
 
 ROOT = Path(__file__).parents[1]
 EXPECTED = (
-    "calibrate/cli.py",
+    "calibrate/cli/__main__.py",
     "calibrate/demo.yaml",
     "calibrate/templates/report.html",
     "harness/__init__.py",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from calibrate.planner_cli.effects import app
+from calibrate.cli.planner.effects import app
 from harness.planner.effects import read_trajectory
 from harness.planner.effects.sql_store import SqlEffectStore
 from tests.planner.effects_examples import LATER, NOW
@@ -133,7 +133,7 @@ def test_what_must_be_mended_is_told(run_file: Path, tmp_path: Path) -> None:
 
 
 def test_a_process_ends_with_the_status_and_the_message(tmp_path: Path) -> None:
-    code = "from calibrate.planner_cli.effects import app; app()"
+    code = "from calibrate.cli.planner.effects import app; app()"
     done = subprocess.run(
         [sys.executable, "-c", code, "classify", str(tmp_path / "none.json")],
         capture_output=True,

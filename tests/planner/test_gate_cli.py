@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from calibrate.planner_cli.gate import app
+from calibrate.cli.planner.gate import app
 from harness.errors import EvidenceError
 from harness.planner import BranchVerdict, commit_branch, file_branch, rollback_branch
 from tests.planner.gate_examples import a_branch, a_gate, close_stores, row
@@ -117,7 +117,7 @@ def test_what_is_not_there(url: str, tmp_path: Path) -> None:
 
 
 def test_it_runs_on_its_own(url: str) -> None:
-    code = "from calibrate.planner_cli.gate import app; app()"
+    code = "from calibrate.cli.planner.gate import app; app()"
     done = subprocess.run(
         [sys.executable, "-c", code, "why", "open", "--store", url],
         check=True,

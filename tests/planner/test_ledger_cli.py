@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from calibrate.planner_cli.ledger import app
+from calibrate.cli.planner.ledger import app
 from harness.planner.ledger import CacheKey, Draft
 from harness.planner.ledger.store import open_ledger
 from tests.planner.ledger_model import offer, scored

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calibrate.planner_cli.call import errors_told, require_store
+from calibrate.cli.call import errors_told
+from calibrate.cli.planner.store import require_store
 from harness.codec import canonical_bytes
 from harness.errors import InputFileError
 from harness.planner.branch import Branch, ResourceVersion, reads_of

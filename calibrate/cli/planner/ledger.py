@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from calibrate.planner_cli.call import errors_told, require_store
+from calibrate.cli.call import errors_told
+from calibrate.cli.planner.store import require_store
 from harness.codec import canonical_bytes
 from harness.planner.ledger import (
     BranchLedger,

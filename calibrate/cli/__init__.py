@@ -1,0 +1,15 @@
+"""The `scorepin` command: one file a command, each picks files and calls what does the work.
+
+What only calibration needs is imported by the commands that calibrate, when they are called. The
+order of the imports is the order of the help.
+"""
+
+# ruff: noqa: I001 - the order of the help
+from calibrate.cli.app import app, main
+from calibrate.cli import calibrate, score, replay, classify, show, doctor, demo
+from calibrate.cli.planner import effects, gate, ledger
+
+for _planner_app in (gate.app, ledger.app, effects.app):
+    app.add_typer(_planner_app)
+
+__all__ = ["app", "calibrate", "classify", "demo", "doctor", "main", "replay", "score", "show"]
