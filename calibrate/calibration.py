@@ -16,6 +16,7 @@ from calibrate.observations import ObservationStore, RunIdentity
 from calibrate.report import write_report
 from calibrate.run import Progress, run_plan
 from calibrate.statistics import largest_rank
+from calibrate.stored_run import keep_config
 from harness.decisions import decisions_digest, read_decisions
 from harness.errors import ConfigError, GuardRefusalError, InputFileError, StoreError
 from harness.files import read_bytes
@@ -86,6 +87,7 @@ def calibrate(
         created_at=now.isoformat(timespec="seconds"),
     )
     with ObservationStore(files.store, identity) as store:
+        keep_config(files.folder, config)
         run_plan(config, decisions, store, progress)
         run = snapshot(config, store)
         num_observations = store.num_observations()

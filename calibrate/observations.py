@@ -12,7 +12,7 @@ neither NaN nor the sign of zero, and both are evidence.
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,7 +24,7 @@ from harness.records.build import Build, differing_facts
 from harness.records.document import Record
 from harness.verifiers import ResolvedCondition
 
-__all__ = ["ObservationStore", "ProcessFacts", "RunIdentity", "StoredRow"]
+__all__ = ["ObservationStore", "ProcessFacts", "RunIdentity", "StoredRow", "stored_identity"]
 
 APPLICATION_ID = 0x53504F42  # "SPOB": tells the store from any other SQLite database
 SCHEMA = """
@@ -272,3 +272,18 @@ class ObservationStore:
     def _error(self, error: sqlite3.Error | OSError) -> StoreError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code of an extended one
         return StoreError(f"{self._path}: {ADVICE.get(code, str(error))}")
+
+
+def stored_identity(path: Path) -> RunIdentity:
+    """Return whose the store at `path` is; raise StoreError when there is none, or it is nobody's.
+
+    Nothing is written, and no store is made where there is none.
+    """
+    try:
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        with closing(db):
+            stored = dict(db.execute("SELECT key, value FROM run"))
+        return msgspec.convert(stored, RunIdentity)
+    except (sqlite3.Error, msgspec.ValidationError) as error:
+        advice = "calibrate first: no run has stored anything there"
+        raise StoreError(f"{path}: {error}; {advice}") from error

@@ -26,11 +26,13 @@ __all__ = [
     "Pair",
     "Scores",
     "axis_finding",
+    "changed_winners",
     "decision_magnitudes",
     "decision_ranges",
     "moved_bits",
     "movement_quantiles",
     "winner_changes",
+    "winner_gaps",
 ]
 
 Scores = NDArray[np.float64]
@@ -123,10 +125,27 @@ def axis_finding(
 
 def winner_changes(left: Scores, right: Scores, decision_of_row: Indices) -> int:
     """Return the number of decisions whose best row differs; of equal rows the first wins."""
+    return int(changed_winners(left, right, decision_of_row).sum())
+
+
+def changed_winners(left: Scores, right: Scores, decision_of_row: Indices) -> NDArray[np.bool_]:
+    """Return which decisions have another best row, `[decisions]`; of equal rows the first wins."""
     for side in (left, right):
         _check_rows(side, decision_of_row)
         require_finite(side[np.newaxis], decision_of_row)
-    return int((_winners(left, decision_of_row) != _winners(right, decision_of_row)).sum())
+    return _winners(left, decision_of_row) != _winners(right, decision_of_row)
+
+
+def winner_gaps(scores: Scores, decision_of_row: Indices) -> Scores:
+    """Return how far the best row leads the next, `[decisions]`; infinite for a single row."""
+    _check_rows(scores, decision_of_row)
+    require_finite(scores[np.newaxis], decision_of_row)
+    best = _winners(scores, decision_of_row)
+    others = scores.copy()
+    others[best] = -np.inf
+    runner_up = np.full(best.size, -np.inf)
+    np.maximum.at(runner_up, decision_of_row, others)
+    return np.asarray(scores[best] - runner_up)
 
 
 def movement_quantiles(movements: Scores) -> MovementQuantiles:

@@ -8,7 +8,7 @@ import typer
 from calibrate.cli import app
 from tests.command import invoke, scorepin
 
-COMMANDS = ("calibrate", "score", "replay", "classify", "show", "doctor", "demo")
+COMMANDS = ("calibrate", "report", "score", "replay", "classify", "show", "doctor", "demo")
 GROUPS = ("gate", "ledger", "effects")
 """The planner's, tested beside what they show."""
 
