@@ -191,10 +191,10 @@ def _pinned(
     if step.padded_width is None:
         raise UnsupportedConditionError("this step was an engine's: replay it on that engine")
     chosen = tuple(rows[slot.content_digest] for slot in slots)
-    longest = max(len(encoded[row].token_ids) for row in chosen)
-    width = longest if step.padding_side is None else max(step.padded_width, longest)
+    needed = max(len(encoded[row].token_ids) for row in chosen) + (step.padded_rows is not None)
+    width = needed if step.padding_side is None else max(step.padded_width, needed)
     return _PlannedStep(
-        batch=Batch(rows=chosen, width=width, side=step.padding_side),
+        batch=Batch(rows=chosen, width=width, side=step.padding_side, num_rows=step.padded_rows),
         labels=tuple(_label(slot) for slot in slots),
     )
 

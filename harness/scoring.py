@@ -119,6 +119,7 @@ def step_of(batch: Batch, rows: Sequence[EncodedRow], labels: Sequence[SlotLabel
         ),
         padded_width=batch.width,
         padding_side=batch.side,
+        padded_rows=batch.num_rows,
     )
 
 

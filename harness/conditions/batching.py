@@ -1,7 +1,7 @@
 """Batches: which rows run together, at what width, padded on which side.
 
-Pure: from token counts and a batching mode to batches. Every row stands in exactly one batch; no
-filler row is ever added.
+Pure: from token counts and a batching mode to batches. Every row stands in exactly one batch. A
+lane's batch says how many rows its forward has; its inert rows are made where it runs.
 """
 
 import random
@@ -12,14 +12,17 @@ from harness.records.batching import (
     Batching,
     Companions,
     FixedWidth,
+    Lane,
+    Lanes,
     Order,
     Padded,
     PaddingSide,
     Solo,
+    lane_of,
 )
 from harness.records.document import Record
 
-__all__ = ["Batch", "RowShape", "chunk", "plan_batches"]
+__all__ = ["Batch", "RowShape", "chunk", "plan_batches", "rows_by_lane"]
 
 
 class RowShape(Record, frozen=True, kw_only=True):
@@ -40,18 +43,27 @@ class Batch(Record, frozen=True, kw_only=True):
     """Padded width, tokens."""
     side: PaddingSide | None
     """Side of the padding; None for a row alone at its own length."""
+    num_rows: int | None = None
+    """Rows of the forward at a set shape, inert ones included; None for these rows alone."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the forward, padding and inert rows included: the estimate of its work."""
+        return (self.num_rows or len(self.rows)) * self.width
 
 
 def plan_batches(rows: Sequence[RowShape], batching: Batching, seed: int) -> tuple[Batch, ...]:
     """Return the batches that `batching` makes of `rows`; `seed` is for a shuffled order.
 
-    Raises ConfigError when a row is longer than a fixed width.
+    Raises ConfigError when a row is longer than a fixed width, or fits no lane.
     """
     if isinstance(batching, Solo):
         return tuple(
             Batch(rows=(at,), width=row.num_tokens, side=None) for at, row in enumerate(rows)
         )
     groups = _companions(_ordered(rows, batching.order, seed), rows, batching.companions)
+    if isinstance(batching, Lanes):
+        return tuple(batch for group in groups for batch in _in_lanes(group, rows, batching))
     chunks = [part for group in groups for part in chunk(group, batching.max_rows)]
     return tuple(_batch(part, rows, batching) for part in chunks)
 
@@ -89,3 +101,26 @@ def _batch(part: tuple[int, ...], rows: Sequence[RowShape], batching: Padded | F
         advice = "raise batching.width or shorten the row"
         raise ConfigError(f"a row has {longest} tokens, the fixed width is {width}; {advice}")
     return Batch(rows=part, width=width, side=batching.side)
+
+
+def _in_lanes(group: Sequence[int], rows: Sequence[RowShape], batching: Lanes) -> Iterator[Batch]:
+    for lane, mine in rows_by_lane(group, rows, batching.lanes).items():
+        for part in chunk(mine, min(lane.rows, batching.max_rows or lane.rows)):
+            yield Batch(rows=part, width=lane.width, side=batching.side, num_rows=lane.rows)
+
+
+def rows_by_lane(
+    chosen: Sequence[int], rows: Sequence[RowShape], lanes: tuple[Lane, ...]
+) -> dict[Lane, list[int]]:
+    """Return the `chosen` rows of each lane, in their order; ConfigError for one that fits none."""
+    found: dict[Lane, list[int]] = {lane: [] for lane in lanes}
+    for at in chosen:
+        lane = lane_of(rows[at].num_tokens, lanes)
+        if lane is None:
+            raise ConfigError(
+                f"decision {rows[at].decision_id!r} has a row of {rows[at].num_tokens} tokens and "
+                f"the widest lane is {lanes[-1].width}, one of them padding; add a wider lane "
+                "(`scorepin lanes` proposes widths)"
+            )
+        found[lane].append(at)
+    return found

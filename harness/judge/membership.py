@@ -2,8 +2,8 @@
 
 Rules kept here:
 
-* `exact`: per step the same padding and, row by row, the same contents and token counts, scoring
-  the same branches. Request ids are labels and are not compared;
+* `exact`: per step the same shape, padding and inert rows included, and, row by row, the same
+  contents and token counts, scoring the same branches. Request ids are labels and are not compared;
 * `shape`: the decision's own rows as under `exact`; a companion only by its token counts;
 * `any`: the branches' own contents, wherever and with whomever they were computed;
 * a membership that was only requested, not observed, is equal to none, except under `any`.
@@ -71,6 +71,8 @@ def _differing_parts(
         yield _differs(f"{at}.padded_width", *width)
     if commit.padding_side != replay.padding_side:
         yield _differs(f"{at}.padding_side", str(commit.padding_side), str(replay.padding_side))
+    if commit.padded_rows != replay.padded_rows:
+        yield _differs(f"{at}.padded_rows", str(commit.padded_rows), str(replay.padded_rows))
     if len(commit.slots) != len(replay.slots):
         yield _differs(f"{at}.num_rows", str(len(commit.slots)), str(len(replay.slots)))
         return

@@ -4,10 +4,22 @@ What a rule led to in one call, who was computed with whom, is `BatchMembership`
 """
 
 from enum import StrEnum
+from itertools import pairwise
 
 from harness.records.document import Record
 
-__all__ = ["Batching", "Companions", "FixedWidth", "Order", "Padded", "PaddingSide", "Solo"]
+__all__ = [
+    "Batching",
+    "Companions",
+    "FixedWidth",
+    "Lane",
+    "Lanes",
+    "Order",
+    "Padded",
+    "PaddingSide",
+    "Solo",
+    "lane_of",
+]
 
 
 class PaddingSide(StrEnum):
@@ -80,8 +92,54 @@ class FixedWidth(Record, frozen=True, kw_only=True, tag="fixed_width", tag_field
         _check_positive("width", self.width)
 
 
-Batching = Solo | Padded | FixedWidth
+class Lane(Record, frozen=True, kw_only=True):
+    """One shape of forwards: so many rows, so wide, whatever is in them."""
+
+    rows: int
+    """Rows of every forward, inert ones included."""
+    width: int
+    """Padded width, tokens. Rows are shorter: a lane's last column is always padding."""
+
+    def __post_init__(self) -> None:
+        """A lane holds at least one row of at least one token and one of padding."""
+        _check_positive("rows", self.rows)
+        if self.width < 2:
+            raise ValueError(f"a lane is at least 2 tokens wide, found {self.width}")
+
+
+class Lanes(Record, frozen=True, kw_only=True, tag="lanes", tag_field="mode"):
+    """Rows together in forwards of a few set shapes, each filled up with inert rows."""
+
+    lanes: tuple[Lane, ...]
+    """The shapes, by ascending width; a row goes to the narrowest that is wider than it."""
+    side: PaddingSide = PaddingSide.RIGHT
+    """Which side is padded."""
+    max_rows: int | None = None
+    """Largest number of real rows in one forward; None for as many as the lane has."""
+    order: Order = Order.GIVEN
+    """Order in which rows enter their lanes."""
+    companions: Companions = Companions.ANY
+    """Whose rows may share a forward."""
+
+    def __post_init__(self) -> None:
+        """There is a lane, widths ascend, and a forward holds at least one row."""
+        if not self.lanes:
+            raise ValueError("lanes: there must be at least one")
+        for lane, wider in pairwise(self.lanes):
+            if wider.width <= lane.width:
+                found = f"{wider.width} after {lane.width}"
+                raise ValueError(f"lanes stand in order of ascending width, found {found}")
+        if self.max_rows is not None:
+            _check_positive("max_rows", self.max_rows)
+
+
+Batching = Solo | Padded | FixedWidth | Lanes
 """A batching mode, told apart by `mode` in JSON and YAML."""
+
+
+def lane_of(num_tokens: int, lanes: tuple[Lane, ...]) -> Lane | None:
+    """Return the lane of a row of `num_tokens`, which nothing else decides; None: it fits none."""
+    return next((lane for lane in lanes if num_tokens < lane.width), None)
 
 
 def _check_positive(name: str, value: int) -> None:

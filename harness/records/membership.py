@@ -7,7 +7,7 @@ how many it had computed before.
 
 from enum import StrEnum
 
-from harness.records.batching import Batching, PaddingSide
+from harness.records.batching import Batching, Lane, PaddingSide
 from harness.records.document import Record
 
 __all__ = ["BatchMembership", "MembershipSource", "Slot", "Step"]
@@ -55,15 +55,34 @@ class Step(Record, frozen=True, kw_only=True):
     """Tokens in a row after padding; None where the engine packs tokens without padding."""
     padding_side: PaddingSide | None = None
     """Side of the padding; None where there is none."""
+    padded_rows: int | None = None
+    """Rows of the forward at a set shape: the slots' and inert ones; None for the slots' alone."""
 
     def __post_init__(self) -> None:
-        """A step has rows, and none is wider than the step."""
+        """A step has rows, no more than it has room for, and none is wider than the step."""
         if not self.slots:
             raise ValueError("a step without slots computes nothing")
         if self.padded_width is not None and self.padded_width < self.longest:
             raise ValueError(
                 f"padded_width {self.padded_width} is less than the longest row, {self.longest}"
             )
+        if self.padded_rows is not None and self.padded_rows < len(self.slots):
+            raise ValueError(f"padded_rows {self.padded_rows} is less than {len(self.slots)} slots")
+        if self.padded_rows is not None and (self.padded_width or 0) <= self.longest:
+            found = f"found width {self.padded_width} and a row of {self.longest} tokens"
+            raise ValueError(f"a step with padded_rows is wider than its rows: {found}")
+
+    @property
+    def lane(self) -> Lane | None:
+        """The set shape; None for a step that is as large as its slots need."""
+        if self.padded_rows is None or self.padded_width is None:
+            return None
+        return Lane(rows=self.padded_rows, width=self.padded_width)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that were computed, inert ones included."""
+        return self.padded_rows or len(self.slots)
 
     @property
     def longest(self) -> int:
@@ -88,13 +107,19 @@ class BatchMembership(Record, frozen=True, kw_only=True):
 
     @property
     def max_rows(self) -> int:
-        """Rows in the largest step."""
-        return max(len(step.slots) for step in self.steps)
+        """Rows in the largest step, inert ones included."""
+        return max(step.num_rows for step in self.steps)
 
     @property
     def max_width(self) -> int:
         """Tokens in the widest row, padding included."""
         return max(step.padded_width or step.longest for step in self.steps)
+
+    @property
+    def longest_branch(self) -> int:
+        """Tokens, of earlier steps too, of the longest row that scores a branch; 0 if none does."""
+        slots = (slot for step in self.steps for slot in step.slots if slot.branch_id is not None)
+        return max((slot.num_tokens + slot.num_computed_tokens for slot in slots), default=0)
 
     @property
     def branch_ids(self) -> frozenset[str]:
