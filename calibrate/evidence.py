@@ -4,123 +4,56 @@ Pure: takes a snapshot of the store, gives records. The same snapshot gives the 
 often the run was interrupted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 
 import numpy as np
 
-from calibrate.axes import Axis, AxisRows, Placement, compare_axes, required_axes
-from calibrate.compositions import REPEATS, plan_compositions
-from calibrate.config import Arm, CalibrationConfig
+from calibrate.axes import Axis, AxisRows, compare_axes, find_axis, required_axes
 from calibrate.fit import FitInput, fit_tolerance
-from calibrate.guards import Arm as GuardArm
 from calibrate.guards import (
+    Appeal,
+    CanaryEvidence,
     HeadEvidence,
+    InvarianceEvidence,
     NeighbourFinding,
+    OwnErrorEvidence,
     RoundingEvidence,
+    canary,
+    decisions_beyond,
     distinct_arms,
     finite,
+    invariance,
     live_head,
     neighbours,
+    own_error,
+    own_error_of,
+    own_error_unmeasured,
     refuse_if_failed,
     rounding,
 )
-from calibrate.observations import ObservationStore, ProcessFacts, RunIdentity, StoredRow
-from calibrate.plan import ProcessPlan, plan_processes
+from calibrate.guards import Arm as GuardArm
+from calibrate.lane_compositions import measured_lanes
+from calibrate.measured import Measured, Snapshot, snapshot
+from calibrate.plan import ProcessPlan, Purpose, plan_appeal, plan_processes
 from calibrate.run import shapes_of
-from calibrate.sensitivity import Scores, decision_magnitudes, decision_ranges
+from calibrate.sensitivity import Indices, Scores, decision_magnitudes
 from harness.conditions.condition import label
-from harness.errors import GuardRefusalError, StoreError
-from harness.records.batching import Solo
-from harness.records.document import Record
-from harness.records.tolerance import CoveredBatches, GuardFinding, Tolerance, ToleranceFile
+from harness.errors import GuardRefusalError
+from harness.records.batching import Lanes, Solo
+from harness.records.invocation import PrecisionName
+from harness.records.tolerance import (
+    CoveredBatches,
+    GuardFinding,
+    OwnError,
+    Tolerance,
+    ToleranceFile,
+)
+from harness.records.verifier import ProcessReward
 from harness.verifiers.heads import score_unit
 
 __all__ = ["ArmEvidence", "Snapshot", "snapshot", "tolerance_file"]
-
-
-class Snapshot(Record, frozen=True, kw_only=True):
-    """Everything a finished run stored."""
-
-    config: CalibrationConfig
-    """What was asked for."""
-    identity: RunIdentity
-    """Which run it is, and when it was begun."""
-    rows: tuple[StoredRow, ...]
-    """All rows, in file order."""
-    facts: dict[str, ProcessFacts]
-    """Process id -> what it found."""
-    scores: dict[str, dict[str, dict[int, float]]]
-    """Process id -> composition -> row -> score."""
-
-    @property
-    def num_decisions(self) -> int:
-        """Return how many decisions the rows belong to."""
-        return len(dict.fromkeys(row.decision_id for row in self.rows))
-
-
-def snapshot(config: CalibrationConfig, store: ObservationStore) -> Snapshot:
-    """Read a run out of its store."""
-    facts = dict(store.facts())
-    return Snapshot(
-        config=config,
-        identity=store.identity,
-        rows=store.rows(),
-        facts=facts,
-        scores={process_id: store.scores(process_id) for process_id in facts},
-    )
-
-
-class _Measured:
-    """The scores of one precision of one arm, as arrays over the same rows."""
-
-    def __init__(self, run: Snapshot, arm: Arm, plans: Sequence[ProcessPlan]) -> None:
-        self.plans = plans
-        kept = set(list(dict.fromkeys(r.decision_id for r in run.rows))[: plans[0].num_decisions])
-        self.rows = tuple(row for row in run.rows if row.decision_id in kept)
-        every = plan_compositions(shapes_of(self.rows), arm, run.config.sweep, run.config.seed)
-        chosen = {c.name for plan in plans for c in plan.chosen(every)}
-        self.compositions = tuple(c for c in every if c.name in chosen)
-        stored = {n: s for plan in plans for n, s in run.scores[plan.process_id].items()}
-        self.scores = {c.name: self._array(c.name, stored) for c in self.compositions}
-        self.facts = run.facts[plans[0].process_id]
-        names = {name: at for at, name in enumerate(dict.fromkeys(self._owners()))}
-        self.decision_of_row = np.array([names[name] for name in self._owners()])
-        self.decision_ids = tuple(names)
-
-    @cached_property
-    def matrix(self) -> Scores:
-        """All compositions but the repeats, `[compositions, rows]`."""
-        return np.stack([s for n, s in self.scores.items() if not n.startswith(REPEATS)])
-
-    @cached_property
-    def repeats(self) -> Scores:
-        """The first composition, again in the same process, in a fresh one: `[repeats, rows]`."""
-        original = self.compositions[0].name
-        return np.stack([self.scores[f"{kind}{original}"] for kind in ("", *REPEATS)])
-
-    def movements(self, num_decisions: int | None = None) -> Scores:
-        """Return the movement of the first decisions over all that was scored, `[decisions]`."""
-        mine = self.decision_of_row < (num_decisions or len(self.decision_ids))
-        everything = np.stack(list(self.scores.values()))
-        return decision_ranges(everything[:, mine], self.decision_of_row[mine])
-
-    def placements(self) -> list[Placement]:
-        """Return where each composition puts each row."""
-        num_tokens = np.array([row.num_tokens for row in self.rows])
-        return [Placement(composition, num_tokens) for composition in self.compositions]
-
-    def _owners(self) -> list[str]:
-        return [row.decision_id for row in self.rows]
-
-    def _array(self, name: str, stored: Mapping[str, Mapping[int, float]]) -> Scores:
-        found = stored.get(name, {})
-        if len(found) != len(self.rows):
-            raise StoreError(
-                f"{name}: {len(found)} of {len(self.rows)} rows are stored; resume the run first"
-            )
-        return np.array([found[row] for row in range(len(self.rows))])
 
 
 class ArmEvidence:
@@ -128,11 +61,16 @@ class ArmEvidence:
 
     def __init__(self, run: Snapshot, at: int) -> None:
         """Read arm number `at` of `run`; raise StoreError when a score is missing."""
-        self.run, self.arm = run, run.config.arms[at]
+        self.run, self.at, self.arm = run, at, run.config.arms[at]
         plans = [p for p in plan_processes(run.config, run.num_decisions) if p.arm == at]
-        self.measured = _Measured(run, self.arm, [p for p in plans if not p.is_reference])
-        self.reference = _Measured(run, self.arm, [p for p in plans if p.is_reference])
-        self.finite = self._finite()
+        self.measured = Measured(run, [p for p in plans if p.purpose is Purpose.MEASURE])
+        self.reference = Measured(run, [p for p in plans if p.purpose is Purpose.REFERENCE])
+        control = [p for p in plans if p.purpose is Purpose.CONTROL]
+        self._control = Measured(run, control) if control else None
+        exact = [p for p in plans if p.purpose is Purpose.EXACT]
+        can_run = all(plan.process_id in run.facts for plan in exact)
+        self._exact = Measured(run, exact) if exact and can_run else None
+        self.finite = self._finite([self.measured, self.reference, self._control, self._exact])
 
     @property
     def title(self) -> str:
@@ -159,7 +97,38 @@ class ArmEvidence:
         """Every guard's finding but that of the neighbours; of scores not finite, that alone."""
         if not self.finite.passed:
             return (self.finite,)
-        return (self._rounding(), self._live_head(), self._distinct_arms(), self.finite)
+        heard = self._finite([self.appeal]) if self.appeal else self.finite
+        if not heard.passed:
+            return (heard,)
+        return (
+            self._rounding(),
+            self._live_head(),
+            distinct_arms(*self._guard_arms()),
+            self.finite,
+            *self._own_error(),
+            *self._invariance(),
+            self._canary(),
+        )
+
+    @cached_property
+    def appeal_plan(self) -> ProcessPlan | None:
+        """The process that hears the decisions beyond what rounding allows; None for no appeal."""
+        if not self.finite.passed or self._not_heard:
+            return None
+        named = [self.reference.decision_ids[at] for at in sorted(self._beyond)]
+        config, num = self.run.config, self.run.num_decisions
+        return plan_appeal(config, self.at, num, named) if named else None
+
+    @cached_property
+    def appeal(self) -> Measured | None:
+        """What they did in float64; None for no appeal, or where float64 cannot run."""
+        plan = self.appeal_plan
+        return Measured(self.run, [plan]) if plan and plan.process_id in self.run.facts else None
+
+    @cached_property
+    def own_error(self) -> OwnError | None:
+        """The distance from float64; None where it was not measured. Needs finite scores."""
+        return own_error_of(self.own_error_evidence) if self.own_error_evidence else None
 
     def tolerance(self) -> Tolerance:
         """Return the tolerance; raise GuardRefusalError when a guard failed."""
@@ -178,8 +147,12 @@ class ArmEvidence:
                 required_axes=required_axes(self.arm.batching),
                 neighbours=self.neighbours,
                 guards=self.guards,
+                own_error=self.own_error,
                 coverage=claim.coverage,
                 confidence=claim.confidence,
+                searches=self.run.searches.get(self.at, ()),
+                sizes=measured.sizes(),
+                seed=self.run.config.seed,
             )
         )
 
@@ -190,58 +163,174 @@ class ArmEvidence:
         """
         batching = self.arm.batching
         batches = [batch for c in self.measured.compositions for batch in c.batches]
+        rows = shapes_of(self.measured.rows)
         return CoveredBatches(
             mode=str(batching.__struct_config__.tag),
-            max_rows=max(len(batch.rows) for batch in batches),
+            max_rows=max(batch.num_rows or len(batch.rows) for batch in batches),
             max_width=max(batch.width for batch in batches),
             sides=() if isinstance(batching, Solo) else (batching.side,),
+            lanes=measured_lanes(rows, batching) if isinstance(batching, Lanes) else (),
         )
 
-    def _finite(self) -> GuardFinding:
-        arms = {
-            f"{m.facts.condition.precision_mode.name}, {name}": scores
-            for m in (self.measured, self.reference)
-            for name, scores in m.scores.items()
-        }
-        names = [f"{row.decision_id}/{row.branch_id}" for row in self.measured.rows]
-        return finite(arms, names)
-
-    def _rounding(self) -> GuardFinding:
+    @cached_property
+    def rounding_evidence(self) -> RoundingEvidence:
+        """The guards' decisions in both precisions; needs finite scores."""
         reference, count = self.reference, len(self.reference.decision_ids)
-        magnitudes = decision_magnitudes(reference.matrix[0], reference.decision_of_row)
-        evidence = RoundingEvidence(
+        return RoundingEvidence(
             low=self.arm.precision,
             reference=reference.facts.condition.precision_mode.name,
             low_movements=self.measured.movements(count),
             reference_movements=reference.movements(),
-            magnitudes=magnitudes,
+            magnitudes=decision_magnitudes(reference.matrix[0], reference.decision_of_row),
+            companion_movements=self._companion_movements(),
             names=reference.decision_ids,
         )
+
+    @cached_property
+    def own_error_evidence(self) -> OwnErrorEvidence | None:
+        """The distances from float64; None where it was not measured. Needs finite scores."""
+        asked = self.run.config.exact_decisions
+        is_exact = self.rounding_evidence.reference is PrecisionName.FLOAT64
+        exact = self.reference if is_exact else self._exact
+        if asked == 0 or exact is None:
+            return None
+        mine = exact.decision_of_row < asked
+        owners, alone = exact.decision_of_row[mine], exact.alone[mine]
+
+        def distances(measured: Measured) -> Scores:
+            return decision_magnitudes(measured.alone[: alone.size] - alone, owners)
+
+        reference = None if is_exact else self.rounding_evidence.reference
+        num = int(owners.max()) + 1
+        return OwnErrorEvidence(
+            low=self.arm.precision,
+            low_errors=distances(self.measured),
+            low_movements=self.measured.movements(num),
+            magnitudes=decision_magnitudes(alone, owners),
+            reference=reference,
+            reference_errors=distances(self.reference) if reference else np.zeros(0),
+            names=exact.decision_ids[:num],
+        )
+
+    @cached_property
+    def _beyond(self) -> Indices:
+        return decisions_beyond(self.rounding_evidence)
+
+    @property
+    def _not_heard(self) -> str:
+        """Why no appeal is heard, as the guard's evidence says it; empty when one is."""
+        limit = self.run.config.appeal_decisions
+        if self.rounding_evidence.reference is PrecisionName.FLOAT64:
+            return "no appeal: the reference is float64 already"
+        if limit == 0:
+            return "no appeal: appeal_decisions is 0"
+        if self._beyond.size > limit:
+            return f"no appeal: more than the {limit} decisions of appeal_decisions"
+        return ""
+
+    def _companion_movements(self) -> Scores:
+        """Return the reference's movement where only neighbours' content changes, `[decisions]`."""
+        reference = self.reference
+        rows = find_axis(
+            Axis.COMPANIONS, reference.placements(), reference.scores, reference.decision_of_row
+        )
+        moved = np.zeros(len(reference.decision_ids))
+        np.maximum.at(moved, rows.decision_of_row, np.abs(rows.left - rows.right))
+        return moved if rows.left.size else np.zeros(0)
+
+    def _finite(self, precisions: Sequence[Measured | None]) -> GuardFinding:
+        found = [one for one in precisions if one is not None]
+        arms = {
+            f"{m.facts.condition.precision_mode.name}, {name}": scores
+            for m in found
+            for name, scores in m.scores.items()
+        }
+        names = [f"{row.decision_id}/{row.branch_id}" for row in found[0].rows]
+        return finite(arms, names)
+
+    def _rounding(self) -> GuardFinding:
+        config = self.run.config
         return rounding(
-            evidence, seed=self.run.config.seed, confidence=self.run.config.claim.confidence
+            self.rounding_evidence,
+            seed=config.seed,
+            confidence=config.claim.confidence,
+            appeal=self._heard(),
+            not_heard=self._not_heard or "no appeal: float64 does not run this model here",
+        )
+
+    def _heard(self) -> Appeal | None:
+        if self.appeal is None:
+            return None
+        apart = [
+            np.abs(self.reference.scores[name][self.appeal.numbers] - scores)
+            for name, scores in self.appeal.scores.items()
+        ]
+        return Appeal(
+            decisions=np.sort(self._beyond),
+            movements=self.appeal.movements(),
+            distances=decision_magnitudes(np.min(apart, axis=0), self.appeal.decision_of_row),
         )
 
     def _live_head(self) -> GuardFinding:
-        original, _, fresh = self.measured.repeats
-        digests = [
-            self.run.facts[p.process_id].condition.loaded_digest for p in self.measured.plans
-        ]
+        measured = self.measured
+        original, _, fresh = measured.repeats
+        digests = [self.run.facts[p.process_id].condition.loaded_digest for p in measured.plans]
+        # branches may share the step that decides a reduced score
+        shares = isinstance(self.run.config.verifier.head, ProcessReward)
         return live_head(
             HeadEvidence(
                 precision=self.arm.precision,
                 scores=original,
                 fresh_scores=(fresh,),
-                decision_of_row=self.measured.decision_of_row,
+                decision_of_row=measured.decision_of_row,
                 weights_digests=tuple(digests),
+                fine_scores=np.zeros(0) if shares else self.reference.alone,
+                contents=tuple(row.content_digest for row in measured.rows),
+                names=measured.decision_ids,
             )
         )
 
-    def _distinct_arms(self) -> GuardFinding:
+    def _guard_arms(self) -> Iterator[GuardArm]:
+        """Yield the measured and the reference arm, in a composition that both hold."""
         name = next(n for n in self.reference.scores if n in self.measured.scores)
         size = len(self.reference.rows)
-        return distinct_arms(
-            _guard_arm("measured", self.measured, name, size),
-            _guard_arm("reference", self.reference, name, size),
+        for title, found in (("measured", self.measured), ("reference", self.reference)):
+            yield GuardArm(
+                name=title,
+                precision=found.facts.condition.precision_mode,
+                scores=found.scores[name][:size].copy(),
+            )
+
+    def _own_error(self) -> Iterator[GuardFinding]:
+        if self.own_error_evidence is not None:
+            confidence = self.run.config.claim.confidence
+            yield own_error(self.own_error_evidence, confidence=confidence)
+        elif self.run.config.exact_decisions:
+            yield own_error_unmeasured("float64 does not run this model here")
+
+    def _invariance(self) -> Iterator[GuardFinding]:
+        if self._control is not None:
+            resolved = self.measured.facts.condition.reduction_order.resolved
+            yield invariance(
+                InvarianceEvidence(
+                    implementation=str(resolved.get("batch_invariant", "")),
+                    movements=self.measured.movements(),
+                    control_movements=self._control.movements(),
+                    names=self.measured.decision_ids,
+                )
+            )
+
+    def _canary(self) -> GuardFinding:
+        measured, reference = self._guard_arms()
+        return canary(
+            CanaryEvidence(
+                movements=self.rounding_evidence,
+                low_scores=self.measured.everything[:, : len(self.reference.rows)],
+                reference_scores=self.reference.matrix,
+                decision_of_row=self.reference.decision_of_row,
+                measured=measured,
+                reference=reference,
+            )
         )
 
 
@@ -275,11 +364,3 @@ def _tolerances(arms: Sequence[ArmEvidence]) -> tuple[Tolerance, ...]:
     if refusals:
         raise GuardRefusalError("\n".join(refusals))
     return tuple(tolerances)
-
-
-def _guard_arm(name: str, measured: _Measured, composition: str, size: int) -> GuardArm:
-    return GuardArm(
-        name=name,
-        precision=measured.facts.condition.precision_mode,
-        scores=measured.scores[composition][:size].copy(),
-    )

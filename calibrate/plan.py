@@ -1,22 +1,41 @@
 """Plans the processes of a run: which condition each runs, and which compositions.
 
 Pure. An arm gets two processes, since one scores again, from a fresh start, what the other has
-scored, and one more for the finer precision against which the guards judge it.
+scored; one for the finer precision against which the guards judge it; and a small one in float64,
+which scores rows alone, for the build's own rounding error. A fourth kind is planned when all these
+are stored: an appeal, which runs in float64 those batches that hold the decisions named.
 """
 
 from collections.abc import Sequence
+from enum import StrEnum
 
 from calibrate.compositions import REPEATS, Composition, plan_compositions
 from calibrate.config import CalibrationConfig
 from harness.conditions.batching import RowShape
 from harness.conditions.condition import Condition
 from harness.records.document import Record
+from harness.records.invocation import PrecisionName
 
-__all__ = ["ProcessPlan", "plan_processes", "process_compositions"]
+__all__ = ["ProcessPlan", "Purpose", "plan_appeal", "plan_processes", "process_compositions"]
+
+
+class Purpose(StrEnum):
+    """What a process is for."""
+
+    MEASURE = "measure"
+    """One of the two shares of what is calibrated."""
+    REFERENCE = "reference"
+    """The guards' finer precision, over the same compositions."""
+    CONTROL = "control"
+    """A batch-invariant arm's negative control: the vendor's order, over the same compositions."""
+    EXACT = "exact"
+    """float64, rows alone."""
+    APPEAL = "appeal"
+    """float64, the batches of some decisions, over the same compositions."""
 
 
 class ProcessPlan(Record, frozen=True, kw_only=True):
-    """One fresh process: a condition, and which share of an arm's compositions it runs."""
+    """One fresh process: a condition, and which of an arm's compositions it runs."""
 
     process_id: str
     """Unique in the run: arm, purpose, number."""
@@ -24,32 +43,58 @@ class ProcessPlan(Record, frozen=True, kw_only=True):
     """Index of the arm it serves."""
     condition: Condition
     """What it runs under."""
-    is_reference: bool
-    """Whether it is the guard's reference precision."""
+    purpose: Purpose
+    """What it is for."""
     num_decisions: int
-    """How many decisions it scores, from the first."""
-    share: int
-    """Which of an arm's two shares it runs: 0 or 1."""
+    """How many decisions its compositions hold, from the first."""
+    share: int = 0
+    """To measure: which of an arm's two shares it runs, 0 or 1."""
+    decision_ids: tuple[str, ...] = ()
+    """For an appeal: the decisions that are heard."""
 
-    def chosen(self, compositions: Sequence[Composition]) -> tuple[Composition, ...]:
-        """Return the compositions that this process runs, in order."""
-        if self.is_reference:
-            return tuple(c for c in compositions if not c.name.startswith(REPEATS))
-        first = _first_share(compositions)
-        return tuple(c for c in compositions if (c.name in first) == (self.share == 0))
+    @property
+    def is_optional(self) -> bool:
+        """Whether a run goes on without it where its precision does not run the model."""
+        return self.purpose in {Purpose.EXACT, Purpose.APPEAL}
 
 
 def plan_processes(config: CalibrationConfig, num_decisions: int) -> tuple[ProcessPlan, ...]:
-    """Return the processes of a run: two an arm, and one for its reference precision."""
+    """Return the processes of a run: three an arm, and a float64 one unless it has one already."""
     guards = min(config.guard_decisions, num_decisions)
-    return tuple(
-        plan
-        for at, arm in enumerate(config.arms)
-        for plan in (
-            _process(at, "measure-0", arm.condition, num_decisions, 0),
-            _process(at, "measure-1", arm.condition, num_decisions, 1),
-            _process(at, "reference", arm.reference, guards, 0, is_reference=True),
-        )
+    exact = min(config.exact_decisions, guards)
+    plans = []
+    for at, arm in enumerate(config.arms):
+        for share in (0, 1):
+            name = f"arm-{at}/{Purpose.MEASURE}-{share}"
+            plans.append(
+                ProcessPlan(
+                    process_id=name,
+                    arm=at,
+                    condition=arm.condition,
+                    purpose=Purpose.MEASURE,
+                    num_decisions=num_decisions,
+                    share=share,
+                )
+            )
+        plans.append(_process(at, Purpose.REFERENCE, arm.reference, guards))
+        if arm.reduction_order.name == "batch_invariant":
+            plans.append(_process(at, Purpose.CONTROL, arm.control, guards))
+        if exact and arm.reference.precision is not PrecisionName.FLOAT64:
+            plans.append(_process(at, Purpose.EXACT, arm.exact, exact))
+    return tuple(plans)
+
+
+def plan_appeal(
+    config: CalibrationConfig, arm: int, num_decisions: int, decision_ids: Sequence[str]
+) -> ProcessPlan:
+    """Return the process that hears `decision_ids`, of the guards' decisions, in float64."""
+    return ProcessPlan(
+        process_id=f"arm-{arm}/{Purpose.APPEAL}",
+        arm=arm,
+        condition=config.arms[arm].exact,
+        purpose=Purpose.APPEAL,
+        num_decisions=min(config.guard_decisions, num_decisions),
+        decision_ids=tuple(decision_ids),
     )
 
 
@@ -57,27 +102,38 @@ def process_compositions(
     config: CalibrationConfig, process: ProcessPlan, rows: Sequence[RowShape]
 ) -> tuple[Composition, ...]:
     """Return what `process` is to run over its `rows`, in order."""
-    arm = config.arms[process.arm]
-    return process.chosen(plan_compositions(rows, arm, config.sweep, config.seed))
+    every = plan_compositions(rows, config.arms[process.arm], config.sweep, config.seed)
+    once = tuple(c for c in every if not c.name.startswith(REPEATS))
+    if process.purpose in {Purpose.REFERENCE, Purpose.CONTROL}:
+        return once
+    if process.purpose is Purpose.EXACT:
+        return (_alone(once),)
+    if process.purpose is Purpose.APPEAL:
+        mine = {at for at, row in enumerate(rows) if row.decision_id in process.decision_ids}
+        return tuple(_holding(mine, composition) for composition in once)
+    first = _first_share(every)
+    return tuple(c for c in every if (c.name in first) == (process.share == 0))
 
 
-def _process(  # noqa: PLR0913 - the fields of a plan
-    arm: int,
-    purpose: str,
-    condition: Condition,
-    num_decisions: int,
-    share: int,
-    *,
-    is_reference: bool = False,
-) -> ProcessPlan:
+def _process(arm: int, purpose: Purpose, condition: Condition, num_decisions: int) -> ProcessPlan:
     return ProcessPlan(
         process_id=f"arm-{arm}/{purpose}",
         arm=arm,
         condition=condition,
-        is_reference=is_reference,
+        purpose=purpose,
         num_decisions=num_decisions,
-        share=share,
     )
+
+
+def _alone(compositions: Sequence[Composition]) -> Composition:
+    """Return the composition of single rows; it has another name only where it is the first."""
+    return next((c for c in compositions if c.name == "solo"), compositions[0])
+
+
+def _holding(rows: set[int], composition: Composition) -> Composition:
+    """Return the batches of `composition` that hold one of `rows`, with all their companions."""
+    batches = tuple(batch for batch in composition.batches if not rows.isdisjoint(batch.rows))
+    return Composition(name=composition.name, batches=batches)
 
 
 def _first_share(compositions: Sequence[Composition]) -> frozenset[str]:

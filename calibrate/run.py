@@ -8,7 +8,7 @@ not started. An interrupt, or an error in one process, ends them all and keeps w
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -19,14 +19,14 @@ from calibrate.plan import ProcessPlan, plan_processes, process_compositions
 from harness import machine
 from harness.conditions.batching import Batch, RowShape
 from harness.decisions import row_texts
-from harness.errors import WorkerError
+from harness.errors import UnsupportedConditionError, WorkerError
 from harness.records.decision import Decision
 from harness.records.document import Record
 from harness.records.verifier import Device
 from harness.runner import ConditionProcess
 from harness.verifiers import EncodedRow
 
-__all__ = ["Progress", "run_plan", "shapes_of", "stored_rows"]
+__all__ = ["Progress", "run_plan", "run_processes", "shapes_of", "stored_rows"]
 
 Stored = Mapping[str, int]
 """Composition -> how many of its batches are stored, for one process."""
@@ -70,12 +70,22 @@ def run_plan(
     store: ObservationStore,
     progress: Progress,
 ) -> None:
-    """Run whatever the store does not hold yet.
+    """Run whatever the store does not hold yet of the planned processes; see `run_processes`."""
+    run_processes(plan_processes(config, len(decisions)), config, decisions, store, progress)
+
+
+def run_processes(
+    plans: Sequence[ProcessPlan],
+    config: CalibrationConfig,
+    decisions: tuple[Decision, ...],
+    store: ObservationStore,
+    progress: Progress,
+) -> None:
+    """Run whatever the store does not hold yet of `plans`.
 
     Raises what a condition's process raises, and StoreError when the build has changed since the
     run was begun; all that was stored stays.
     """
-    plans = plan_processes(config, len(decisions))
     stored = {plan.process_id: store.num_batches(plan.process_id) for plan in plans}
     known = store.rows()
     open_plans = []
@@ -193,7 +203,8 @@ class _Run:
 
     def _serve(self, plan: ProcessPlan) -> None:
         try:
-            self._score(plan)
+            with suppress(UnsupportedConditionError) if plan.is_optional else nullcontext():
+                self._score(plan)
             self._queue.put(_Ended(process_id=plan.process_id))
         except WorkerError as error:
             advice = "all that was scored is stored; run again to resume"

@@ -30,6 +30,12 @@ class GuardName(StrEnum):
     """Two arms that claim to differ do."""
     FINITE = "finite"
     """Every score is a finite number."""
+    OWN_ERROR = "own_error"
+    """The distance from float64 is what rounding gives."""
+    INVARIANCE = "invariance"
+    """A batch-invariant order moves nothing, and the vendor's order beside it does."""
+    CANARY = "canary"
+    """Faults planted in a copy of the scores are refused."""
 
 
 def finding(guard: GuardName, problems: Sequence[str], summary: str) -> GuardFinding:

@@ -19,10 +19,11 @@ ADVICE = {
     GuardName.ROUNDING: _Advice(
         causes="position ids under left padding, a pooled row chosen by the pad token's id, a "
         "mask that is skipped or shared, an output returned for another row, scores or scales "
-        "normalised over the batch, weights that change between loads",
+        "normalised over the batch, expert routing with a capacity, weights that change between "
+        "loads, a reference that secretly computes in the low precision",
         remedy="score the named decisions alone and batched, find where they part, and mend the "
         "code; a wider tolerance would hide it. If the model branches on near ties (expert "
-        "routing) and one decision is named, repeat with float64 as the reference",
+        "routing, a quantiser's steps) and no appeal was heard, raise appeal_decisions",
     ),
     GuardName.NEIGHBOURS: _Advice(
         causes="expert routing with a capacity, a scale shared by the batch",
@@ -30,7 +31,8 @@ ADVICE = {
     ),
     GuardName.LIVE_HEAD: _Advice(
         causes="a head that is missing from the checkpoint and initialised at each load, the "
-        "wrong label or token of a head, a prompt that drops the branch",
+        "wrong label or token of a head, a prompt that drops the branch, a row pooled before its "
+        "branch begins",
         remedy="compare the checkpoint's tensor names with the model's, and look at one rendered "
         "prompt",
     ),
@@ -42,6 +44,24 @@ ADVICE = {
     GuardName.FINITE: _Advice(
         causes="a fully masked row, an overflow of float16, a division by a zero count",
         remedy="score the named rows alone and look for the first non-finite activation",
+    ),
+    GuardName.OWN_ERROR: _Advice(
+        causes="tables (rotary, positions) or constants rounded to the low precision, an overflow "
+        "that is clamped, a kernel or a branch that only the low precision takes; of the "
+        "reference: autocast, a cast that is undone",
+        remedy="compare activations of one named decision in the low precision and in float32, "
+        "layer by layer; if it is routing that flips, set exact_decisions to 0",
+    ),
+    GuardName.CANARY: _Advice(
+        causes="scores that hardly differ between decisions, or movement as large as that "
+        "difference: then no guard can tell a fault",
+        remedy="calibrate on decisions whose scores differ, or in a finer precision",
+    ),
+    GuardName.INVARIANCE: _Advice(
+        causes="logic that follows the batch (a mask, a position, a shared scale), an operator "
+        "that a library replaces behind the dispatcher, another library than the one tested",
+        remedy="run scorepin locate on a named decision under this arm: it names the first module "
+        "and operator that still part",
     ),
 }
 """What usually makes a guard fail, and what to do."""

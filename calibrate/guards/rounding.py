@@ -1,4 +1,4 @@
-"""Whether movement is rounding: it must shrink with the unit roundoff.
+"""Whether movement is rounding: it must shrink with the unit roundoff, in size or in rate.
 
 Not known here: a bug that moves scores in the low precision only, or by less than the share of its
 rounding noise that the evidence states.
@@ -9,78 +9,45 @@ import math
 import numpy as np
 
 from calibrate.guards.finding import NOTHING_COMPARED, GuardName, finding, name_of, some_of
-from calibrate.sensitivity import Scores
+from calibrate.guards.movements import RoundingEvidence
+from calibrate.guards.shrink import shrink_estimate
+from calibrate.sensitivity import Indices, Scores
 from harness.conditions.precision import unit_roundoff
-from harness.errors import ConfigError, InvalidRecordError
+from harness.errors import InvalidRecordError
 from harness.records import GuardFinding, PrecisionName
 from harness.records.document import Record
 
-__all__ = ["RoundingEvidence", "ShrinkEstimate", "rounding", "shrink_estimate"]
+__all__ = ["Appeal", "allowed_movements", "decisions_beyond", "rounding"]
 
-NUM_RESAMPLES = 1000  # ends of a 95% interval then rest on 25 resamples each
+NOT_HEARD = "no appeal was heard"
 
 
-class RoundingEvidence(Record, frozen=True, kw_only=True, eq=False):
-    """The same decisions and compositions in two precisions, from the same stored weights."""
+class Appeal(Record, frozen=True, kw_only=True, eq=False):
+    """What decisions beyond the boundary did in float64, over the same compositions."""
 
-    low: PrecisionName
-    """The precision that is calibrated."""
-    reference: PrecisionName
-    """A finer one."""
-    low_movements: Scores
-    """`[decisions]`: movement in the low precision."""
-    reference_movements: Scores
-    """`[decisions]`: movement in the reference precision."""
-    magnitudes: Scores
-    """`[decisions]`: largest absolute score of each decision, in either precision."""
-    names: tuple[str, ...] = ()
-    """Decision ids for the evidence; empty to number them."""
+    decisions: Indices
+    """`[heard]`: their numbers."""
+    movements: Scores
+    """`[heard]`: movement in float64."""
+    distances: Scores
+    """`[heard]`: how near the reference comes to float64, in the composition where it is nearest;
+    of the decision's rows the furthest."""
 
     def __post_init__(self) -> None:
-        """The reference is finer, and all arrays are over the same decisions."""
-        if self.roundoff_ratio >= 1:
-            raise ConfigError(
-                f"{self.reference} is no reference for {self.low}: its unit roundoff must be less"
-            )
-        shapes = {a.shape for a in (self.low_movements, self.reference_movements, self.magnitudes)}
-        if len(shapes) != 1 or self.low_movements.ndim != 1:
-            raise InvalidRecordError(f"the arrays are not all `[decisions]`: {sorted(shapes)}")
-        if self.names and len(self.names) != len(self.low_movements):
-            raise InvalidRecordError("`names` has another length than the movements")
-
-    @property
-    def roundoff_ratio(self) -> float:
-        """Unit roundoff of the reference over that of the low precision: what rounding predicts."""
-        return unit_roundoff(self.reference) / unit_roundoff(self.low)
+        """All arrays are over the decisions that are heard."""
+        shapes = {array.shape for array in (self.decisions, self.movements, self.distances)}
+        if len(shapes) != 1 or self.movements.ndim != 1:
+            raise InvalidRecordError(f"an appeal's arrays are not all `[heard]`: {sorted(shapes)}")
 
 
-class ShrinkEstimate(Record, frozen=True, kw_only=True):
-    """Mean movement in the reference over mean movement in the low precision."""
-
-    ratio: float
-    """The estimate: near 1 under a logic bug, near `predicted` when every operation rounds to the
-    low precision, somewhat above it when its sums are kept in float32."""
-    lower: float
-    """Lower end of the bootstrap interval."""
-    upper: float
-    """Upper end; infinite when a resample held no movement in the low precision."""
-    confidence: float
-    """Nominal coverage of the interval; it covers less when few decisions carry the mean."""
-    predicted: float
-    """Ratio of the unit roundoffs."""
-
-    def __str__(self) -> str:
-        """Say it in powers of two."""
-        low, mid, high, predicted = map(
-            _as_power, (self.lower, self.ratio, self.upper, self.predicted)
-        )
-        return (
-            f"mean movement shrinks by {mid} ({self.confidence:.0%} interval {low} to {high}; "
-            f"rounding of every operation predicts {predicted}, logic 2^0)"
-        )
-
-
-def rounding(evidence: RoundingEvidence, *, seed: int, confidence: float = 0.95) -> GuardFinding:
+def rounding(
+    evidence: RoundingEvidence,
+    *,
+    seed: int,
+    confidence: float = 0.95,
+    appeal: Appeal | None = None,
+    not_heard: str = NOT_HEARD,
+) -> GuardFinding:
     """Return whether the movement in the reference precision is as small as rounding makes it.
 
     To first order a computed score is off by amplification x unit roundoff x magnitude, and the
@@ -95,11 +62,23 @@ def rounding(evidence: RoundingEvidence, *, seed: int, confidence: float = 0.95)
     by luck, and where sums are kept in float32 only the rounding of their results shows. The noise
     is therefore taken as the geometric mean of the movement and of a quantum, and never less than
     the quantum: the larger of one rounding of the score and the median of the movements that are
-    not 0. One decision that moves in the reference by more than sqrt(r) x its noise is enough.
+    not 0. One decision that moves in the reference by more than sqrt(r) x its noise is beyond.
 
-    A float64 model of today's libraries keeps islands of float32 (norms, rotary embeddings). There
-    a rounding flips rarely, but by a float32 step: rate, not size, shrinks. Against float64 the
-    boundary is therefore never below the noise that float32 would have, u_32 / u_low x noise.
+    That holds for a smooth computation. One that branches on a comparison of computed numbers
+    (which expert, which step of a quantiser) jumps where the two nearly tie, and a jump is as large
+    in every precision: its rate shrinks, not its size. Two numbers computed to within c x u change
+    places only when they lie within 2 c x u of each other, and the share of gaps so small is, for
+    gaps with a bounded density, in proportion to u. So from float32 to float64 jumps get rarer by
+    2^29: a decision that jumped in float32 for a near tie jumps in float64 with a chance of that
+    order, and what still moves there is logic. And a reference that jumps for a near tie is, in
+    some composition, on float64's side of it, hence near it; one that is near it nowhere is no
+    finer arithmetic than the low precision. `appeal` holds what the decisions beyond did in
+    float64, and they are judged by these two; without one, beyond is refused.
+
+    A float64 model of today's libraries keeps islands of float32 (norms, rotary embeddings,
+    routers' softmax). There a rounding flips rarely, but by a float32 step: rate, not size,
+    shrinks. Against float64 the boundary is therefore never below the noise that float32 would
+    have, u_32 / u_low x noise.
 
     Blind spot: a bug that moves scores by less than the boundary; the evidence states it.
     """
@@ -108,39 +87,38 @@ def rounding(evidence: RoundingEvidence, *, seed: int, confidence: float = 0.95)
         return finding(GuardName.ROUNDING, [NOTHING_COMPARED], "")
     if not _all_movements(evidence):
         return finding(GuardName.ROUNDING, ["a movement or magnitude is not finite and >= 0"], "")
-    allowed = _boundary(evidence) * _noise(evidence)
-    beyond = _beyond(evidence, allowed)
-    problems = [] if beyond is None else [beyond]
     estimate = shrink_estimate(evidence, seed=seed, confidence=confidence)
-    return finding(GuardName.ROUNDING, problems, _rounding_summary(evidence, allowed, estimate))
+    summary = _summary(evidence, str(estimate or f"nothing moved in {evidence.low}"))
+    beyond = decisions_beyond(evidence)
+    if not beyond.size:
+        return finding(GuardName.ROUNDING, [], summary)
+    if appeal is None:
+        return finding(GuardName.ROUNDING, [_refusal(evidence, beyond), not_heard], summary)
+    stays = beyond[~np.isin(beyond, _acquitted(evidence, appeal))]
+    if stays.size:
+        problems = [_refusal(evidence, stays), _upheld(evidence, appeal, stays)]
+        return finding(GuardName.ROUNDING, problems, summary)
+    return finding(GuardName.ROUNDING, [], f"{summary}; {_acquittal(evidence, beyond, appeal)}")
 
 
-def shrink_estimate(
-    evidence: RoundingEvidence, *, seed: int, confidence: float = 0.95
-) -> ShrinkEstimate | None:
-    """Return by how much the mean movement shrinks, or None when nothing moved in the low one.
+def decisions_beyond(evidence: RoundingEvidence) -> Indices:
+    """Return the decisions that move in the reference by more than `rounding` allows, worst first.
 
-    It explains, and refuses nothing: below the noise of `rounding` a ratio near 1 is legitimate,
-    since sums of a low precision are often kept in float32. Means, because a lattice keeps them: a
-    score crosses a step with a probability in proportion to its unquantised movement. The interval
-    is a percentile bootstrap over decisions (B. Efron and R. Tibshirani, "An Introduction to the
-    Bootstrap", 1993, chapter 13).
+    All arrays must hold finite numbers >= 0.
     """
-    low, reference = evidence.low_movements, evidence.reference_movements
-    if not low.any():
-        return None
-    rng = np.random.default_rng(seed)
-    picks = (rng.integers(low.size, size=low.size) for _ in range(NUM_RESAMPLES))
-    ratios = np.array([_ratio(reference[pick].sum(), low[pick].sum()) for pick in picks])
-    tail = (1 - confidence) / 2
-    lower, upper = np.quantile(ratios, (tail, 1 - tail), method="inverted_cdf")
-    return ShrinkEstimate(
-        ratio=_ratio(reference.sum(), low.sum()),
-        lower=float(lower),
-        upper=float(upper),
-        confidence=confidence,
-        predicted=evidence.roundoff_ratio,
-    )
+    movements = evidence.reference_movements
+    wrong = np.flatnonzero(movements > allowed_movements(evidence))
+    return wrong[np.argsort(-movements[wrong], kind="stable")]
+
+
+def allowed_movements(evidence: RoundingEvidence, low: Scores | None = None) -> Scores:
+    """Return how far each decision may move in the reference, `[decisions]`; see `rounding`.
+
+    `low`, if given, stands for the movements in the low precision, one decision at a time: what the
+    others did stays as it is in `evidence`.
+    """
+    own = evidence.low_movements if low is None else low
+    return _boundary(evidence, evidence.reference) * _noise(evidence, own)
 
 
 def _all_movements(evidence: RoundingEvidence) -> bool:
@@ -148,57 +126,98 @@ def _all_movements(evidence: RoundingEvidence) -> bool:
     return all(bool((np.isfinite(a) & (a >= 0)).all()) for a in arrays)
 
 
-def _boundary(evidence: RoundingEvidence) -> float:
-    midpoint = math.sqrt(evidence.roundoff_ratio)
-    if evidence.reference is not PrecisionName.FLOAT64:
+def _boundary(evidence: RoundingEvidence, reference: PrecisionName) -> float:
+    low = unit_roundoff(evidence.low)
+    midpoint = math.sqrt(unit_roundoff(reference) / low)
+    if reference is not PrecisionName.FLOAT64:
         return midpoint
-    return max(midpoint, unit_roundoff(PrecisionName.FLOAT32) / unit_roundoff(evidence.low))
+    return max(midpoint, unit_roundoff(PrecisionName.FLOAT32) / low)
 
 
-def _noise(evidence: RoundingEvidence) -> Scores:
+def _noise(evidence: RoundingEvidence, low: Scores) -> Scores:
     """Return the noise of each decision in the low precision, `[decisions]`; see `rounding`."""
-    low = evidence.low_movements
+    moved = evidence.low_movements[evidence.low_movements > 0]
+    typical = np.median(moved) if moved.size else 0.0
     magnitudes = np.maximum(evidence.magnitudes, evidence.magnitudes.mean())
-    typical = np.median(low[low > 0]) if low.any() else 0.0
     quantum = np.maximum(unit_roundoff(evidence.low) * magnitudes, typical)
     return np.asarray(np.sqrt(quantum * np.maximum(low, quantum)))
 
 
-def _beyond(evidence: RoundingEvidence, allowed: Scores) -> str | None:
-    wrong = np.flatnonzero(evidence.reference_movements > allowed)
-    if not wrong.size:
-        return None
-    worst_first = wrong[np.argsort(-evidence.reference_movements[wrong], kind="stable")]
+def _heard_allowed(evidence: RoundingEvidence, decisions: Indices) -> Scores:
+    noise = _noise(evidence, evidence.low_movements)
+    return _boundary(evidence, PrecisionName.FLOAT64) * noise[decisions]
+
+
+def _acquitted(evidence: RoundingEvidence, appeal: Appeal) -> Indices:
+    still = appeal.movements <= _heard_allowed(evidence, appeal.decisions)
+    near = appeal.distances <= allowed_movements(evidence)[appeal.decisions]
+    return appeal.decisions[still & near]
+
+
+def _refusal(evidence: RoundingEvidence, stays: Indices) -> str:
+    allowed = allowed_movements(evidence)
     named = some_of(
         f"decision {name_of(i, evidence.names)} by {evidence.low_movements[i]:.3g} in "
         f"{evidence.low} and {evidence.reference_movements[i]:.3g} in {evidence.reference}, "
         f"where rounding allows {allowed[i]:.3g}"
-        for i in worst_first
+        for i in stays
     )
     return (
         f"movement does not shrink with precision, so it is logic and not rounding: "
-        f"{wrong.size} of {allowed.size} decisions, {named}"
+        f"{stays.size} of {allowed.size} decisions, {named}{_coupling(evidence, stays)}"
     )
 
 
-def _rounding_summary(
-    evidence: RoundingEvidence, allowed: Scores, estimate: ShrinkEstimate | None
-) -> str:
+def _coupling(evidence: RoundingEvidence, stays: Indices) -> str:
+    """Say so when neighbours do it: then it is no matter of shapes."""
+    if not evidence.companion_movements.size:
+        return ""
+    coupled = evidence.companion_movements[stays] > allowed_movements(evidence)[stays]
+    if not coupled.any():
+        return ""
+    return (
+        f"; {coupled.sum()} of them by up to {evidence.companion_movements[stays].max():.3g} when "
+        f"only their neighbours' content changes at a fixed shape: the score depends on who else "
+        f"is in the batch (routing with a capacity, a scale or a normalisation shared by the batch)"
+    )
+
+
+def _upheld(evidence: RoundingEvidence, appeal: Appeal, stays: Indices) -> str:
+    mine = np.isin(appeal.decisions, stays)
+    moves = mine & ~(appeal.movements <= _heard_allowed(evidence, appeal.decisions))
+    told = [f"appeal: of {appeal.decisions.size} heard"]
+    if moves.any():
+        told.append(f"{moves.sum()} still move in float64, by up to {appeal.movements.max():.3g}")
+    if (apart := mine & ~moves).any():
+        told.append(
+            f"{apart.sum()} do not, but {evidence.reference} is nowhere nearer to float64 than "
+            f"{appeal.distances[apart].max():.3g}: it computes in a coarser precision, or goes "
+            f"another way"
+        )
+    if unheard := stays.size - mine.sum():
+        told.append(f"{unheard} others were not heard")
+    return ", ".join(told)
+
+
+def _acquittal(evidence: RoundingEvidence, beyond: Indices, appeal: Appeal) -> str:
+    named = some_of(
+        f"{name_of(i, evidence.names)} by {evidence.reference_movements[i]:.3g}" for i in beyond
+    )
+    allowed = _heard_allowed(evidence, appeal.decisions)
+    return (
+        f"appeal: {beyond.size} decisions are beyond that in {evidence.reference} ({named}) and "
+        f"move in float64 by at most {appeal.movements.max():.3g}, where rounding allows "
+        f"{allowed.min():.3g}: near ties (expert routing, a quantiser's steps), which rounding "
+        f"flips more rarely in a finer precision, and by as much"
+    )
+
+
+def _summary(evidence: RoundingEvidence, shrinks: str) -> str:
     low, reference = evidence.low_movements, evidence.reference_movements
-    shrinks = estimate or f"nothing moved in {evidence.low}"
     return (
         f"{low.size} decisions, {evidence.low} against {evidence.reference}: "
         f"{np.count_nonzero(low)} and {np.count_nonzero(reference)} moved, by at most "
         f"{low.max():.3g} and {reference.max():.3g}; {shrinks}; a movement in "
-        f"{evidence.reference} below {np.median(allowed):.3g} (median) passes unseen"
+        f"{evidence.reference} below {np.median(allowed_movements(evidence)):.3g} (median) passes "
+        f"unseen"
     )
-
-
-def _ratio(above: float, below: float) -> float:
-    return float(above / below) if below > 0 else math.inf
-
-
-def _as_power(value: float) -> str:
-    if value == 0:
-        return "0"
-    return f"2^{math.log2(value):.1f}" if math.isfinite(value) else "unbounded"

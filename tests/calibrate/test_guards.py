@@ -6,10 +6,13 @@ import pytest
 from numpy.random import Generator
 
 from calibrate.guards import (
+    Appeal,
     Arm,
     GuardName,
     HeadEvidence,
+    Reading,
     RoundingEvidence,
+    allowed_movements,
     distinct_arms,
     finite,
     live_head,
@@ -277,6 +280,137 @@ def test_no_estimate_without_movement_in_the_low_precision() -> None:
     assert "nothing moved in bfloat16" in rounding(found, seed=0).evidence
 
 
+def few_moved(num: int, reference: float) -> RoundingEvidence:
+    rng = np.random.default_rng(num)
+    low = 0.03 * (1 + rng.random(num))
+    return RoundingEvidence(
+        low=BF16,
+        reference=FP32,
+        low_movements=low,
+        reference_movements=reference * low,
+        magnitudes=np.full(num, 4.0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("num", "reference", "reading"),
+    [
+        (1, 2**-16, Reading.OPEN),
+        (20, 2**-16, Reading.ROUNDING),
+        (20, 2**-12, Reading.ROUNDING),
+        (20, 2**-3, Reading.NOT_SHRINKING),
+        (20, 1.0, Reading.NOT_SHRINKING),
+        (1, 1.0, Reading.OPEN),
+    ],
+)
+def test_the_interval_is_read_and_one_decision_has_none(
+    num: int, reference: float, reading: Reading
+) -> None:
+    estimate = shrink_estimate(few_moved(num, reference), seed=0)
+    assert estimate is not None
+    assert estimate.reading is reading
+    assert f"which reads as {reading}" in str(estimate)
+    assert (estimate.upper == np.inf) == (num == 1)
+
+
+def test_an_interval_that_holds_the_midpoint_is_open() -> None:
+    found = few_moved(4, 2**-16)
+    one_moves = found.reference_movements.copy()
+    one_moves[0] = 0.03
+    estimate = shrink_estimate(
+        msgspec.structs.replace(found, reference_movements=one_moves), seed=0
+    )
+    assert estimate is not None
+    assert estimate.reading is Reading.OPEN
+
+
+@pytest.mark.parametrize("num", [5, 10, 30])
+def test_intervals_of_few_decisions_hold_the_truth_about_as_often_as_they_say(num: int) -> None:
+    held = 0
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        found = RoundingEvidence(
+            low=BF16,
+            reference=FP32,
+            low_movements=rng.exponential(1.0, num),
+            reference_movements=2**-16 * rng.exponential(1.0, num),
+            magnitudes=np.full(num, 4.0),
+        )
+        estimate = shrink_estimate(found, seed=seed)
+        assert estimate is not None
+        held += estimate.lower <= 2**-16 <= estimate.upper
+    assert held >= 0.9 * 300  # nominal 0.95; not expanded, five decisions hold it in 0.85
+
+
+# Appeals.
+
+
+def flipped() -> RoundingEvidence:
+    """Two decisions that jump in float32 as they do in bfloat16."""
+    low_scores, reference_scores = arms(2)
+    low_scores[2, ::40] += 3.0
+    reference_scores[2, [40, 160]] += 3.0
+    return evidence(low_scores, reference_scores)
+
+
+def heard(movements: list[float], distances: list[float]) -> Appeal:
+    decisions = np.array([10, 40, 50])[: len(movements)]
+    return Appeal(decisions=decisions, movements=np.array(movements), distances=np.array(distances))
+
+
+def test_what_float64_does_not_move_is_acquitted_and_needs_an_appeal() -> None:
+    found = flipped()
+    refused = rounding(found, seed=0)
+    assert not refused.passed
+    assert "2 of 100 decisions, decision 'd" in refused.evidence
+    assert "no appeal was heard" in refused.evidence
+    acquitted = rounding(found, seed=0, appeal=heard([0.0, 1e-9], [1e-6, 1e-6]))
+    assert acquitted.passed
+    assert "appeal: 2 decisions are beyond that in float32 ('d" in acquitted.evidence
+    assert "'d10' by 3" in acquitted.evidence
+
+
+@pytest.mark.parametrize(
+    ("appeal", "message"),
+    [
+        (heard([3.0, 0.0], [1e-6, 1e-6]), "of 2 heard, 1 still move in float64, by up to 3"),
+        (heard([3.0, 3.0], [1e-6, 1e-6]), "of 2 heard, 2 still move in float64"),
+        (heard([1e-3, 0.0], [1e-6, 1e-6]), "1 still move in float64, by up to 0.001"),
+        (heard([np.nan, 0.0], [1e-6, 1e-6]), "1 still move in float64"),
+        (heard([0.0, 0.0], [1e-6, 0.5]), "1 do not, but float32 is nowhere nearer to float64"),
+        (heard([0.0], [1e-6]), "1 others were not heard"),
+    ],
+)
+def test_what_is_not_acquitted_stays_refused(appeal: Appeal, message: str) -> None:
+    finding = rounding(flipped(), seed=0, appeal=appeal)
+    assert not finding.passed
+    assert message in finding.evidence
+
+
+def test_float32_islands_in_float64_are_acquitted_and_a_little_more_is_not() -> None:
+    found = flipped()
+    step = 2**-16 / 2**-8 * allowed_movements(found)[[10, 40]].min()
+    assert rounding(found, seed=0, appeal=heard([0.99 * step, 0.0], [0, 0])).passed
+    assert not rounding(found, seed=0, appeal=heard([2.01 * step, 2.01 * step], [0, 0])).passed
+
+
+def test_an_appeal_that_holds_other_decisions_acquits_nobody() -> None:
+    other = Appeal(decisions=np.array([1, 2]), movements=np.zeros(2), distances=np.zeros(2))
+    assert not rounding(flipped(), seed=0, appeal=other).passed
+    with pytest.raises(InvalidRecordError, match="not all"):
+        heard([0.0, 0.0], [1e-6])
+
+
+def test_movement_with_the_neighbours_is_said_to_be_so() -> None:
+    found = flipped()
+    coupled = np.zeros(NUM_DECISIONS)
+    coupled[[10, 90]] = 2.5
+    told = rounding(msgspec.structs.replace(found, companion_movements=coupled), seed=0).evidence
+    assert "1 of them by up to 2.5 when only their neighbours' content changes" in told
+    assert "routing with a capacity" in told
+    assert "neighbours" not in rounding(found, seed=0).evidence
+
+
 # Neighbours.
 
 
@@ -366,6 +500,39 @@ def test_a_dead_head_is_refused(changes: dict[str, Any], message: str) -> None:
     assert not finding.passed
     assert message in finding.evidence
     assert finding.guard == "live_head"
+
+
+def test_decisions_that_do_not_read_their_branch_are_refused_by_name() -> None:
+    fine = arms(0)[1][0].copy()
+    fine[20:24] = fine[20]
+    names = tuple(f"d{at}" for at in range(NUM_DECISIONS))
+    finding = live_head(head(fine_scores=fine[:200], names=names))
+    assert not finding.passed
+    assert "the branch does not matter in 1 of 50 decisions: " in finding.evidence
+    assert "('d5')" in finding.evidence
+
+
+def tied(fine: Scores) -> Scores:
+    fine = fine.copy()
+    fine[20:24] = fine[20]
+    return fine
+
+
+@pytest.mark.parametrize(
+    ("fine", "contents"),
+    [
+        (arms(0)[1][0], ()),
+        (
+            tied(arms(0)[1][0]),
+            tuple(str(at if at not in range(20, 24) else 20) for at in range(400)),
+        ),
+        (np.round(tied(arms(0)[1][0])), ()),
+        (np.zeros(0), ()),
+    ],
+    ids=["no ties", "equal branches", "a lattice so coarse that decisions tie", "not asked"],
+)
+def test_branches_that_may_tie_pass(fine: Scores, contents: tuple[str, ...]) -> None:
+    assert live_head(head(fine_scores=fine, contents=contents)).passed
 
 
 def test_decisions_of_one_branch_need_not_vary_within() -> None:
