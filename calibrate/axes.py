@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from calibrate.compositions import REPEATS, Composition
 from calibrate.sensitivity import Indices, Scores, axis_finding
-from harness.records.batching import Batching, FixedWidth, PaddingSide, Solo
+from harness.records.batching import Batching, FixedWidth, Lanes, PaddingSide, Solo
 from harness.records.document import Record
 from harness.records.tolerance import AxisFinding
 
@@ -26,7 +26,8 @@ class Axis(StrEnum):
     """What can differ between two invocations that differ in batch membership only."""
 
     NUM_ROWS = "num_rows"
-    """How many rows are computed together, at the same width and slot; companions change too."""
+    """How many real rows are computed together, at the same width and slot, and in a lane at the
+    same shape; companions change too."""
     PADDED_WIDTH = "padded_width"
     """The width they are padded to."""
     PADDING_SIDE = "padding_side"
@@ -46,12 +47,12 @@ class Axis(StrEnum):
 
 
 FIXED = {
-    Axis.NUM_ROWS: ("width", "side", "slot"),
-    Axis.PADDED_WIDTH: ("num_rows", "side", "arrangement"),
-    Axis.PADDING_SIDE: ("num_rows", "width", "arrangement"),
-    Axis.ROW_POSITION: ("num_rows", "width", "side", "members"),
-    Axis.COMPANIONS: ("num_rows", "width", "side", "slot"),
-    Axis.ROW_ORDER: ("num_rows", "width", "side", "arrangement"),
+    Axis.NUM_ROWS: ("padded_rows", "width", "side", "slot"),
+    Axis.PADDED_WIDTH: ("num_rows", "padded_rows", "side", "arrangement"),
+    Axis.PADDING_SIDE: ("num_rows", "padded_rows", "width", "arrangement"),
+    Axis.ROW_POSITION: ("num_rows", "padded_rows", "width", "side", "members"),
+    Axis.COMPANIONS: ("num_rows", "padded_rows", "width", "side", "slot"),
+    Axis.ROW_ORDER: ("num_rows", "padded_rows", "width", "side", "arrangement"),
 }
 """Axis -> what must agree for a row to count."""
 
@@ -75,6 +76,7 @@ class Placement:
         self.name = composition.name
         size = len(num_tokens)
         self.num_rows = np.zeros(size, np.int64)
+        self.padded_rows = np.zeros(size, np.int64)
         self.width = np.zeros(size, np.int64)
         self.slot = np.zeros(size, np.int64)
         self.moment = np.zeros(size, np.int64)
@@ -84,6 +86,7 @@ class Placement:
         for moment, batch in enumerate(composition.batches):
             rows = list(batch.rows)
             self.num_rows[rows] = len(rows)
+            self.padded_rows[rows] = batch.num_rows or 0
             self.width[rows] = batch.width
             self.slot[rows] = range(len(rows))
             self.moment[rows] = moment
@@ -115,10 +118,17 @@ class AxisRows(Record, frozen=True, kw_only=True, eq=False):
 
 def required_axes(batching: Batching) -> tuple[str, ...]:
     """Return the axes that must all be exercised before memberships may count as equal."""
-    if isinstance(batching, Solo):
+    if isinstance(batching, Solo) or _is_lone(batching):
         return (Axis.ROW_ORDER,)
-    widths = () if isinstance(batching, FixedWidth) else (Axis.PADDED_WIDTH,)
+    widths = () if isinstance(batching, FixedWidth | Lanes) else (Axis.PADDED_WIDTH,)
     return (Axis.NUM_ROWS, *widths, Axis.ROW_POSITION, Axis.COMPANIONS)
+
+
+def _is_lone(batching: Batching) -> bool:
+    """Return whether no two rows share a forward, which is then filled up with inert rows."""
+    if not isinstance(batching, Lanes):
+        return False
+    return batching.max_rows == 1 or all(lane.rows == 1 for lane in batching.lanes)
 
 
 def compare_axes(

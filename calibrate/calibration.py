@@ -1,8 +1,8 @@
 """One calibration from a config to its files: store, tolerance file, report.
 
 The order matters: what the config alone decides (are there enough decisions?) is settled before
-anything runs; the report is written whether the build is blessed or refused; the tolerance file
-only when it is blessed.
+anything runs; where results switch is searched before batches are planned around it; the report is
+written whether the build is blessed or refused; the tolerance file only when it is blessed.
 """
 
 import shutil
@@ -10,10 +10,13 @@ from datetime import datetime
 from pathlib import Path
 
 from calibrate import __version__
+from calibrate.appeals import hear_appeals
+from calibrate.boundaries import refined
+from calibrate.boundary_search import run_searches, searches_by_arm
 from calibrate.config import CalibrationConfig
-from calibrate.evidence import ArmEvidence, Snapshot, snapshot, tolerance_file
+from calibrate.evidence import ArmEvidence, Snapshot, tolerance_file
 from calibrate.observations import ObservationStore, RunIdentity
-from calibrate.report import write_report
+from calibrate.report import report_content, write_report
 from calibrate.run import Progress, run_plan
 from calibrate.statistics import largest_rank
 from calibrate.stored_run import keep_config
@@ -88,8 +91,9 @@ def calibrate(
     )
     with ObservationStore(files.store, identity) as store:
         keep_config(files.folder, config)
-        run_plan(config, decisions, store, progress)
-        run = snapshot(config, store)
+        run_searches(config, decisions, store)
+        run_plan(refined(config, searches_by_arm(config, store)), decisions, store, progress)
+        run = hear_appeals(config, decisions, store, progress)
         num_observations = store.num_observations()
     file = _conclude(run, files, overwrite=overwrite)
     return Calibrated(file=file, num_observations=num_observations)
@@ -100,11 +104,11 @@ def _conclude(run: Snapshot, files: RunFiles, *, overwrite: bool) -> ToleranceFi
     try:
         file = tolerance_file(run, arms)
     except GuardRefusalError as refusal:
-        write_report(files.report, run, arms, refusal=str(refusal))
+        write_report(files.report, report_content(run, arms, refusal=str(refusal)))
         raise
     if not _is_written(files.tolerance, file):
         write_tolerances(files.tolerance, file, overwrite=overwrite)
-    write_report(files.report, run, arms, file=file)
+    write_report(files.report, report_content(run, arms, file=file))
     return file
 
 

@@ -9,18 +9,22 @@ are chosen so that pairs of them differ in one axis for many rows (see `calibrat
 * ``rows-N``: N rows in file order, as a server would take them;
 * ``wide-N``, ``left-N``/``right-N``, ``reversed-N``: the batches of ``rows-N``, wider, padded on
   the other side, with their rows in reverse order;
+* ``wide-N-W``: N rows of like length, padded to W tokens where they are shorter;
 * ``neighbours-N-a``, ``-b``: same shapes and slots, other neighbours;
 * ``shuffled-N``, ``sorted-N``: arrival order, and length-sorted;
 * ``again-N``: ``rows-N`` once more.
+
+Lanes have their own, see `calibrate.lane_compositions`.
 """
 
 import random
 from collections.abc import Callable, Sequence
 
 from calibrate.config import Arm, Sweep
+from calibrate.lane_compositions import lane_partitions
 from harness.conditions.batching import Batch, RowShape, chunk, plan_batches
 from harness.errors import ConfigError
-from harness.records.batching import FixedWidth, Padded, PaddingSide, Solo
+from harness.records.batching import FixedWidth, Lanes, Padded, PaddingSide, Solo
 from harness.records.document import Record
 
 __all__ = ["REPEATS", "Composition", "batches_cost", "plan_compositions"]
@@ -45,7 +49,7 @@ class Composition(Record, frozen=True, kw_only=True):
 
 def batches_cost(batches: Sequence[Batch]) -> int:
     """Return the padded tokens of `batches`, the estimate of their work."""
-    return sum(len(batch.rows) * batch.width for batch in batches)
+    return sum(batch.num_tokens for batch in batches)
 
 
 def plan_compositions(
@@ -53,10 +57,12 @@ def plan_compositions(
 ) -> tuple[Composition, ...]:
     """Return the compositions of an arm over `rows`; the last two repeat the first.
 
-    Raises ConfigError when a row does not fit a fixed width.
+    Raises ConfigError when a row does not fit a fixed width, or any lane.
     """
     if isinstance(arm.batching, Solo):
         return _unlike(_solo_compositions(rows))
+    if isinstance(arm.batching, Lanes):
+        return _unlike(_lane_compositions(rows, arm.batching, seed))
     return _unlike(_Planner(rows, arm.batching, sweep, seed).compositions())
 
 
@@ -73,6 +79,14 @@ def _solo_compositions(rows: Sequence[RowShape]) -> list[Composition]:
     return [solo, backwards, *_repeats(solo)]
 
 
+def _lane_compositions(rows: Sequence[RowShape], batching: Lanes, seed: int) -> list[Composition]:
+    made = [
+        Composition(name=name, batches=batches)
+        for name, batches in lane_partitions(rows, batching, seed).items()
+    ]
+    return [*made, *_repeats(made[0])]
+
+
 class _Planner:
     """Makes the compositions of a padded or fixed-width mode."""
 
@@ -84,7 +98,7 @@ class _Planner:
             {s for s in sweep.rows if s <= batching.max_rows} | {batching.max_rows}
         )
         self._reference = min(sweep.reference_rows, batching.max_rows)
-        self._sides = sweep.sides
+        self._sides, self._widths = sweep.sides, sorted(set(sweep.widths))
         self._given = tuple(range(len(rows)))
         self._by_length = tuple(sorted(self._given, key=lambda at: (rows[at].num_tokens, at)))
         longest = rows[self._by_length[-1]].num_tokens
@@ -135,6 +149,7 @@ class _Planner:
         }
         if self._fixed is None:
             changes[f"wide-{size}"] = lambda b: Batch(rows=b.rows, width=self._widest, side=b.side)
+            made += [self._at_least(width) for width in self._widths if width <= self._widest]
         for side in PaddingSide:
             if side in self._sides and side is not self._batching.side:
                 changes[f"{side}-{size}"] = lambda b, side=side: Batch(  # type: ignore[misc]
@@ -143,6 +158,14 @@ class _Planner:
         for name, change in changes.items():
             made.append(Composition(name=name, batches=tuple(map(change, reference.batches))))
         return made
+
+    def _at_least(self, width: int) -> Composition:
+        """Return batches of rows of like length, so that most can have just this width."""
+        parts = [self._batch(part) for part in chunk(self._by_length, self._reference)]
+        batches = (
+            Batch(rows=part.rows, width=max(part.width, width), side=part.side) for part in parts
+        )
+        return Composition(name=f"wide-{self._reference}-{width}", batches=tuple(batches))
 
     def _neighbours(self) -> list[Composition]:
         """Return two compositions in which slots and shapes agree and neighbours do not.

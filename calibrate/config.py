@@ -15,10 +15,11 @@ import msgspec
 import yaml
 from msgspec import Meta, inspect
 
+from calibrate.power.spec import PowerSpec
 from harness.codec import digest, residue
 from harness.conditions.condition import Condition, requested_switches
 from harness.conditions.precision import reference_of
-from harness.conditions.reduction_order import ReductionOrderSpec
+from harness.conditions.reduction_order import Attention, ReductionOrderSpec
 from harness.errors import CallerError, ConfigError, nearest
 from harness.files import read_bytes
 from harness.records.batching import Batching, PaddingSide
@@ -32,6 +33,7 @@ __all__ = ["Arm", "CalibrationConfig", "Claim", "Sweep", "load_config"]
 FileName = Annotated[str, Meta(pattern=r"^\w[\w.-]*$")]
 Share = Annotated[float, Meta(gt=0, lt=1)]
 Count = Annotated[int, Meta(ge=1)]
+CountOrNone = Annotated[int, Meta(ge=0)]
 
 
 class Claim(Record, frozen=True, kw_only=True):
@@ -52,6 +54,10 @@ class Sweep(Record, frozen=True, kw_only=True):
     """Batch size at which one thing at a time is varied."""
     sides: tuple[PaddingSide, ...] = (PaddingSide.RIGHT, PaddingSide.LEFT)
     """Padding sides to measure; the arm's own side is always measured."""
+    widths: tuple[Count, ...] = ()
+    """Padded widths to measure at `reference_rows`, beside the batches' own and the widest."""
+    search: bool = True
+    """Whether to find first where results switch, and to measure densely around it."""
 
 
 class Arm(Record, frozen=True, kw_only=True):
@@ -79,8 +85,27 @@ class Arm(Record, frozen=True, kw_only=True):
     def reference(self) -> Condition:
         """The same sums in the finer precision against which the guards judge the arm."""
         return Condition(
-            precision=reference_of(self.precision), reduction_order=self.reduction_order
+            precision=reference_of(self.precision), reduction_order=self._unmeasured_order
         )
+
+    @property
+    def control(self) -> Condition:
+        """The arm in the vendor's order: the negative control of a batch-invariant one."""
+        order = msgspec.structs.replace(self._unmeasured_order, name="vendor")
+        return msgspec.structs.replace(self.condition, reduction_order=order)
+
+    @property
+    def exact(self) -> Condition:
+        """The same sums in float64, with the one attention kernel that always has it if need be."""
+        order = self._unmeasured_order
+        if order.attention not in {Attention.AUTO, Attention.SDPA, Attention.EAGER}:
+            order = msgspec.structs.replace(order, attention=Attention.MATH)
+        return Condition(precision=PrecisionName.FLOAT64, reduction_order=order)
+
+    @property
+    def _unmeasured_order(self) -> ReductionOrderSpec:
+        """The order without its summation trees: what guards compare are scores."""
+        return msgspec.structs.replace(self.reduction_order, fingerprint=False)
 
 
 class CalibrationConfig(Record, frozen=True, kw_only=True):
@@ -98,6 +123,12 @@ class CalibrationConfig(Record, frozen=True, kw_only=True):
     """How many decisions, from the first; None for all."""
     guard_decisions: Count = 100
     """How many of them the reference precision runs, for the rounding guard."""
+    appeal_decisions: CountOrNone = 20
+    """Most decisions that are heard again in float64 when the reference precision moves them by
+    more than the rounding guard allows; 0 hears none."""
+    exact_decisions: CountOrNone = 20
+    """How many of the guards' decisions float64 scores, each row alone, for the build's own
+    rounding error; 0 for none."""
     claim: Claim = Claim()
     """What the tolerance file is to claim."""
     sweep: Sweep = Sweep()
@@ -108,15 +139,18 @@ class CalibrationConfig(Record, frozen=True, kw_only=True):
     """Days until the tolerance file expires; None for never."""
     processes: Count | None = None
     """Condition processes at a time; None: one on CUDA, cores / threads on a CPU."""
+    power: PowerSpec = PowerSpec()
+    """What `scorepin power` studies."""
 
     @property
     def digest(self) -> str:
         """Digest of all that the measurement follows from.
 
         Where the decisions lie does not matter, since they have a digest of their own, nor how many
-        processes run at a time.
+        processes run at a time, nor the study that is made afterwards.
         """
-        return digest(msgspec.structs.replace(self, decisions="", processes=None))
+        plain = msgspec.to_builtins(msgspec.structs.replace(self, decisions="", processes=None))
+        return digest({name: value for name, value in plain.items() if name != "power"})
 
 
 def load_config(path: Path) -> CalibrationConfig:
@@ -213,11 +247,16 @@ def _with_paths(config: CalibrationConfig, folder: Path) -> CalibrationConfig:
     decisions = config.decisions
     if not decisions.startswith("embedded:"):
         decisions = str(folder / decisions)
-    model, beside = config.verifier.model, folder / config.verifier.model
-    if beside.is_dir():
-        model = str(beside)
-    verifier = msgspec.structs.replace(config.verifier, model=model)
-    return msgspec.structs.replace(config, decisions=decisions, verifier=verifier)
+    model, other = config.verifier.model, config.power.other_checkpoint
+    verifier = msgspec.structs.replace(config.verifier, model=_beside(folder, model))
+    power = msgspec.structs.replace(config.power, other_checkpoint=other and _beside(folder, other))
+    return msgspec.structs.replace(config, decisions=decisions, verifier=verifier, power=power)
+
+
+def _beside(folder: Path, model: str) -> str:
+    """Return the folder of `model` that lies in `folder`, or `model` as it is, if there is none."""
+    beside = folder / model
+    return str(beside) if beside.is_dir() else model
 
 
 class _StrictLoader(yaml.SafeLoader):

@@ -14,23 +14,42 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
+from harness.judge.missing import withdrawn
 from harness.records.tolerance import AxisStatus
 from harness.records.verdict import Verdict, VerdictKind
+from harness.withdrawals import sidecar
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from calibrate.comparison import Comparison, ToleranceChange
     from calibrate.demo import Played
     from calibrate.doctor import Diagnosis
+    from calibrate.lanes import LanePlan
     from harness.judge.alarm import AlarmReport
-    from harness.records.tolerance import AxisFinding, GuardFinding, Tolerance, ToleranceFile
+    from harness.records.batching import Lane
+    from harness.records.tolerance import (
+        AxisFinding,
+        AxisSearch,
+        GuardFinding,
+        Strata,
+        Tolerance,
+        ToleranceFile,
+    )
+    from harness.records.withdrawal import Withdrawal
 
 __all__ = [
     "errors",
+    "print_comparison",
     "print_diagnosis",
+    "print_lanes",
     "print_line",
     "print_paths",
     "print_scenes",
     "print_tolerances",
     "print_verdicts",
+    "print_withdrawals",
+    "print_withdrawn",
     "results",
 ]
 
@@ -67,6 +86,29 @@ def print_tolerances(file: "ToleranceFile") -> None:
         _print_tolerance(file, tolerance)
 
 
+def print_withdrawals(
+    file: "ToleranceFile", withdrawals: "Sequence[Withdrawal]", console: Console
+) -> None:
+    """Print which tolerances of `file` are out of use, and why."""
+    for tolerance in file.tolerances:
+        for one in withdrawals:
+            if (one.file_digest, one.tolerance_id) == (file.digest, file.tolerance_id(tolerance)):
+                label = f"{tolerance.precision_mode.name}, {tolerance.reduction_order.name}"
+                console.print()
+                _print_under(f"withdrawn: {label}", withdrawn(one), console)
+
+
+def print_withdrawn(paths: "Sequence[Path]", console: Console) -> None:
+    """Print of which files tolerances were withdrawn, and how to undo it."""
+    for path in paths:
+        told = (
+            f"{path}: replays that it would judge are unjudged from now on; calibrate the build "
+            f"again, or, if the alarm was a false one, remove {sidecar(path)}"
+        )
+        console.print()
+        _print_under("withdrawn", told, console)
+
+
 def print_verdicts(
     verdicts: Sequence[Verdict],
     alarms: "dict[str, AlarmReport]",
@@ -94,6 +136,28 @@ def print_verdicts(
                 f"\n[red]drift alarm[/] for replica {replica!r}, raised by commit "
                 f"{report.raised_by}: {counts} replays moved beyond the floor"
             )
+
+
+def print_comparison(comparison: "Comparison") -> None:
+    """Print what differs between two tolerance files, and what became of each bound."""
+    facts = _table("fact of the build")
+    facts.add_column("old", overflow="fold")
+    facts.add_column("new", overflow="fold")
+    differing = [one for change in comparison.changes for one in change.differing]
+    for one in (*comparison.facts, *differing):
+        facts.add_row(one.name, one.commit, one.replay)
+    results.print(facts if facts.row_count else "the same build", highlight=False)
+    for change in comparison.changes:
+        results.print(f"\n{change.label}", style="bold", markup=False, highlight=False)
+        if change.old_batches != change.new_batches:
+            told = f"old: {change.old_batches}; new: {change.new_batches}"
+            results.print(told, markup=False, highlight=False)
+        results.print(_changes_table(change))
+    for words, labels in (("old", comparison.only_old), ("new", comparison.only_new)):
+        for label in labels:
+            results.print(f"\nonly in the {words} file: {label}", markup=False, highlight=False)
+    told = "worse" if comparison.is_worse else "no worse, as far as these decisions show"
+    results.print(f"\n{told}: allowed is {comparison.allowed:g} times the old", highlight=False)
 
 
 def print_scenes(played: "Played") -> None:
@@ -130,6 +194,17 @@ def print_diagnosis(diagnosis: "Diagnosis") -> None:
         results.print(_device_table(device, facts))
 
 
+def print_lanes(plan: "LanePlan") -> None:
+    """Print lanes, what goes through each, and which share of it is padding."""
+    table = _table("lane", numbers=("rows", "forwards", "padding"))
+    for use in plan.uses:
+        counts = map(str, (use.num_rows, use.num_forwards))
+        table.add_row(_lane(use.lane), *counts, f"{use.padding_share:.1%}")
+    sums = (sum(use.num_rows for use in plan.uses), sum(use.num_forwards for use in plan.uses))
+    table.add_row("together", *map(str, sums), f"{plan.padding_share:.1%}")
+    results.print(table)
+
+
 def print_paths(paths: dict[str, Any]) -> None:
     """Print what was written where, one file a line."""
     width = max(map(len, paths))
@@ -142,11 +217,25 @@ def print_line(text: str) -> None:
     results.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
+def _changes_table(change: "ToleranceChange") -> Table:
+    table = _table("bound", numbers=("old", "new", "at least", "new / old"))
+    table.add_column("finding", no_wrap=True)
+    for bound in change.bounds:
+        ratio = "-" if bound.ratio is None else f"{bound.ratio:.3g}"
+        numbers = (f"{value:.5g}" for value in (bound.old, bound.new, bound.new_lower))
+        table.add_row(bound.bound, *numbers, ratio, bound.finding.replace("_", " "))
+    return table
+
+
 def _table(*texts: str, numbers: Sequence[str] = ()) -> Table:
     """Return a table of unbroken texts, then of numbers aligned to the right."""
     columns = [Column(text, no_wrap=True) for text in texts]
     columns += [Column(number, justify="right", no_wrap=True) for number in numbers]
     return Table(*columns, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+
+
+def _lane(lane: "Lane") -> str:
+    return f"{lane.rows} x {lane.width}"
 
 
 def _facts_table(title: str) -> Table:
@@ -176,7 +265,11 @@ def _print_tolerance(file: "ToleranceFile", tolerance: "Tolerance") -> None:
         f"{tolerance.equivalence}",
         highlight=False,
     )
-    tables = _bounds_table(file, tolerance), _axes_table(tolerance.axes)
+    if batches.lanes:
+        print_line(f"lanes: {', '.join(map(_lane, batches.lanes))}")
+    tables = [_bounds_table(file, tolerance), _axes_table(tolerance.axes)]
+    tables += [_searches_table(tolerance.searches)] if tolerance.searches else []
+    tables += [_strata_table(tolerance.strata)] if tolerance.strata else []
     for table in (*tables, _guards_table(tolerance.guards)):
         results.print()
         results.print(table)
@@ -210,6 +303,36 @@ def _axes_table(axes: "Sequence[AxisFinding]") -> Table:
             f"{axis.max_movement:.3g}" if compared else "unknown",
         )
     return table
+
+
+def _searches_table(searches: "Sequence[AxisSearch]") -> Table:
+    table = _table("searched", "sizes tried")
+    table.add_column("results switch between", overflow="fold")
+    for search in searches:
+        tried = f"{len(search.sizes)} from {search.sizes[0]} to {search.sizes[-1]}"
+        switches = (f"{switch.last} and {switch.first}" for switch in search.switches)
+        table.add_row(search.axis, tried, ", ".join(switches) or "none seen")
+    return table
+
+
+def _strata_table(strata: "Sequence[Strata]") -> Table:
+    table = _table("movement by", "p-value")
+    table.add_column("envelope", overflow="fold")
+    for one in strata:
+        table.add_row(one.axis, f"{one.p_value:.3g}", _by_size(one))
+    return table
+
+
+def _by_size(strata: "Strata") -> str:
+    """Say what follows from a test of whether movement depends on a size."""
+    if strata.p_value > strata.level:
+        return "one for all sizes"
+    if strata.num_missing:
+        return f"depends on it; {strata.num_missing} more decisions for one by size"
+    if not strata.strata:
+        return "depends on it; by the other size, which tells more"
+    parts = (f"{one.lower}-{one.upper}: {one.envelope.value:.3g}" for one in strata.strata)
+    return ", ".join(parts)
 
 
 def _guards_table(guards: "Sequence[GuardFinding]") -> Table:

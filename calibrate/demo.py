@@ -5,23 +5,19 @@ third is planted, and labelled so: a replica that computes in another precision 
 was asked for, as a misconfigured server would.
 """
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from threading import Event
-
-import msgspec
 
 from calibrate.config import CalibrationConfig
+from calibrate.power.replicas import misreport, rebatched
+from calibrate.power.side_by_side import side_by_side
 from calibrate.run import num_processes
 from harness.codec import encode
 from harness.commit_log import CommitLog
 from harness.files import write_atomic
 from harness.judge.classify import judge
 from harness.judge.tolerances import Tolerances
-from harness.records.batching import Batching, Padded, Solo
 from harness.records.commit import CommitRecord, ReplayRecord
 from harness.records.decision import Decision, Item
 from harness.records.document import Record
@@ -110,7 +106,7 @@ def play(
     scored = score_decisions(
         config.verifier,
         arm.condition,
-        _with_rows(arm.batching, COMMIT_ROWS),
+        rebatched(arm.batching, COMMIT_ROWS),
         decisions,
         advance=advance,
     )
@@ -119,15 +115,14 @@ def play(
     other = arm.reference
     ways = (
         ReplayAs(replica="honest"),
-        ReplayAs(replica="rebatched", batching=_with_rows(arm.batching, REPLAY_ROWS)),
+        ReplayAs(replica="rebatched", batching=rebatched(arm.batching, REPLAY_ROWS)),
         ReplayAs(replica="planted", condition=other),
     )
-    with ThreadPoolExecutor(num_processes(config)) as pool, _stoppable(advance) as stoppable:
-        replay = partial(replay_commits, commits, items, advance=stoppable)
-        honest, rebatched, planted = pool.map(replay, ways)
+    calls = [partial(replay_commits, commits, items, way) for way in ways]
+    honest, smaller, planted = side_by_side(calls, num_processes(config), advance)
     scenes = (
         _scene("the same computation again", commits, honest, tolerances),
-        _scene(f"in batches of {REPLAY_ROWS}", commits, rebatched, tolerances),
+        _scene(f"in batches of {REPLAY_ROWS}", commits, smaller, tolerances),
         _scene(
             f"planted: secretly in {other.precision}",
             commits,
@@ -136,33 +131,6 @@ def play(
         ),
     )
     return Played(commits=commits, items=scored.items, scenes=scenes)
-
-
-def misreport(
-    replays: Sequence[ReplayRecord], commits: Sequence[CommitRecord]
-) -> tuple[ReplayRecord, ...]:
-    """Return `replays` as a replica would record them that reports what it was asked for."""
-    return tuple(
-        msgspec.structs.replace(replay, invocation=commit.invocation)
-        for replay, commit in zip(replays, commits, strict=True)
-    )
-
-
-@contextmanager
-def _stoppable(advance: Advance) -> Iterator[Advance]:
-    """Give an `advance` that ends its thread once the block has been left by an error."""
-    stop = Event()
-
-    def checked(count: int) -> None:
-        if stop.is_set():
-            raise InterruptedError
-        advance(count)
-
-    try:
-        yield checked
-    except BaseException:
-        stop.set()
-        raise
 
 
 def _scene(
@@ -178,9 +146,3 @@ def _scene(
         verdicts=tuple(judge(commit, replay, tolerances) for commit, replay in pairs),
         strict=tuple(judge(c, r, tolerances, policy=Policy.STRICT) for c, r in pairs),
     )
-
-
-def _with_rows(batching: Batching, rows: int) -> Batching:
-    if isinstance(batching, Solo):
-        return Padded(max_rows=rows)
-    return msgspec.structs.replace(batching, max_rows=min(rows, batching.max_rows))

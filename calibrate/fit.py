@@ -11,20 +11,25 @@ Not known here: whether the compositions are like those that will be served.
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from calibrate.guards import GuardName, NeighbourFinding, refuse_if_failed
 from calibrate.sensitivity import Indices, Scores, decision_ranges, moved_bits
 from calibrate.statistics import order_statistic_bound, required_decisions
+from calibrate.strata import RowSizes, StrataInput, find_strata
 from harness.errors import GuardRefusalError, InsufficientEvidenceError, InvalidRecordError
 from harness.records import (
     AxisFinding,
+    AxisSearch,
     AxisStatus,
     Bound,
     CoveredBatches,
     Equivalence,
     GuardFinding,
+    OwnError,
     PrecisionMode,
     ReductionOrder,
+    Strata,
     Tolerance,
 )
 from harness.records.document import Record
@@ -34,7 +39,13 @@ __all__ = ["REPEAT_AXES", "REQUIRED_GUARDS", "FitInput", "certified_equivalence"
 REPEAT_AXES = ("repeat_same_process", "repeat_fresh_process")
 """The axes that change nothing but the occasion."""
 
-REQUIRED_GUARDS = (GuardName.ROUNDING, GuardName.LIVE_HEAD, GuardName.FINITE)
+REQUIRED_GUARDS = (
+    GuardName.ROUNDING,
+    GuardName.LIVE_HEAD,
+    GuardName.DISTINCT_ARMS,
+    GuardName.FINITE,
+    GuardName.CANARY,
+)
 """Guards without which no tolerance is issued; `neighbours` has a field of its own."""
 
 
@@ -66,6 +77,14 @@ class FitInput(Record, frozen=True, kw_only=True, eq=False):
     """Share of decisions that floor and envelope are to cover."""
     confidence: float
     """Confidence that they do."""
+    own_error: OwnError | None = None
+    """Distance from float64; None where it was not measured."""
+    searches: tuple[AxisSearch, ...] = ()
+    """Where results switch, as far as it was searched."""
+    sizes: RowSizes | None = None
+    """What movement may depend on, over `compositions`; None where that is not asked."""
+    seed: int = 0
+    """Seed of the permutations that ask it."""
 
     def __post_init__(self) -> None:
         """All scores are over the same rows."""
@@ -86,23 +105,28 @@ def fit_tolerance(given: FitInput) -> Tolerance:
     guards = (*given.guards, given.neighbours.guard)
     _require_all_run(guards)
     refuse_if_failed(guards)
+    floor = _floor(given)
     return Tolerance(
         precision_mode=given.precision_mode,
         reduction_order=given.reduction_order,
         batches=given.batches,
         equivalence=certified_equivalence(given),
         companion_coupled=given.neighbours.coupled,
-        floor=_floor(given),
+        floor=floor,
         envelope=_envelope(given),
         axes=given.axes,
         guards=guards,
+        searches=given.searches,
+        strata=_strata(given, floor.value),
+        own_error=given.own_error,
     )
 
 
 def certified_equivalence(given: FitInput) -> Equivalence:
     """Return when two memberships may count as equal, by evidence.
 
-    `any`: neighbours, repeats and every required axis were exercised, and no bit moved anywhere.
+    `any`: neighbours, repeats and every required axis were exercised, and no bit moved anywhere,
+    in no search for a switch either.
     `shape`: neighbours and repeats were exercised and moved no bit. Else `exact`.
     """
     if not _is_repeatable(given):
@@ -119,6 +143,7 @@ def _is_repeatable(given: FitInput) -> bool:
 def _is_invariant(given: FitInput) -> bool:
     required = set(given.required_axes)
     moved = any(axis.status is AxisStatus.MOVED for axis in given.axes)
+    moved |= any(search.switches for search in given.searches)
     certified = bool(required) and not moved and _certified_axes(given).issuperset(required)
     return certified and not _moved(np.concatenate((given.compositions, *given.repeats)))
 
@@ -153,6 +178,26 @@ def _envelope(given: FitInput) -> Bound:
     num_again = sum(len(group) - 1 for group in given.repeats)
     movements = decision_ranges(scores, given.decision_of_row)
     return _bound(given, movements, len(given.compositions) + num_again)
+
+
+def _strata(given: FitInput, floor: float) -> tuple[Strata, ...]:
+    """Repeats have the widths of the first composition, which they repeat."""
+    if given.sizes is None:
+        return ()
+    repeats = np.concatenate(given.repeats)
+    again = np.broadcast_to(given.sizes.widths[0], repeats.shape)
+    widths = np.concatenate((given.sizes.widths, again))
+    return find_strata(
+        StrataInput(
+            scores=np.concatenate((given.compositions, repeats)),
+            decision_of_row=given.decision_of_row,
+            sizes=replace(given.sizes, widths=widths),
+            coverage=given.coverage,
+            confidence=given.confidence,
+            seed=given.seed,
+        ),
+        floor,
+    )
 
 
 def _bound(given: FitInput, movements: Scores, num_compositions: int) -> Bound:

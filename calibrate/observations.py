@@ -22,6 +22,7 @@ from harness.codec import canonical_bytes, parse
 from harness.errors import StoreError
 from harness.records.build import Build, differing_facts
 from harness.records.document import Record
+from harness.records.tolerance import AxisSearch
 from harness.verifiers import ResolvedCondition
 
 __all__ = ["ObservationStore", "ProcessFacts", "RunIdentity", "StoredRow", "stored_identity"]
@@ -33,6 +34,7 @@ CREATE TABLE IF NOT EXISTS rows (
     row INTEGER PRIMARY KEY, decision_id TEXT NOT NULL, branch_id TEXT NOT NULL,
     num_tokens INTEGER NOT NULL, num_dropped INTEGER NOT NULL, content_digest TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS processes (process_id TEXT PRIMARY KEY, facts TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS searches (process_id TEXT PRIMARY KEY, found TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS observations (
     process_id TEXT NOT NULL, composition TEXT NOT NULL, batch INTEGER NOT NULL,
     slot INTEGER NOT NULL, row INTEGER NOT NULL, score TEXT NOT NULL,
@@ -142,6 +144,12 @@ class ObservationStore:
             if self.rows()[: len(rows)] != tuple(rows):
                 raise self._other_run(f"{process_id}: the rows are tokenized in another way")
 
+    def append_search(self, process_id: str, found: Sequence[AxisSearch]) -> None:
+        """Append what the search of one process found, whole."""
+        text = canonical_bytes(found).decode()
+        with self._transaction() as db:
+            db.execute("INSERT INTO searches VALUES (?, ?)", (process_id, text))
+
     def append(
         self,
         process_id: str,
@@ -183,6 +191,14 @@ class ObservationStore:
             for process_id, text in self._read("SELECT process_id, facts FROM processes")
         }
 
+    def searches(self) -> dict[str, tuple[AxisSearch, ...]]:
+        """Return process id -> what its search found; none of a search that was cut short."""
+        kind, where = tuple[AxisSearch, ...], str(self._path)
+        return {
+            str(process_id): msgspec.convert(parse(text.encode(), where), kind)
+            for process_id, text in self._read("SELECT process_id, found FROM searches")
+        }
+
     def scores(self, process_id: str) -> dict[str, dict[int, float]]:
         """Return composition -> row -> score, of one process."""
         query = "SELECT composition, row, score FROM observations WHERE process_id = ?"
@@ -212,7 +228,7 @@ class ObservationStore:
         db.execute(f"PRAGMA application_id={APPLICATION_ID}")
         for statement in SCHEMA.split(";"):
             db.execute(statement)
-        for table in ("run", "rows", "processes", "observations"):
+        for table in ("run", "rows", "processes", "searches", "observations"):
             for event in ("UPDATE", "DELETE"):
                 db.execute(APPEND_ONLY.format(table=table, event=event))
 

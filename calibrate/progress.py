@@ -55,7 +55,8 @@ class RunProgress:
         self._bar.advance(self._task, cost)
 
     def _words(self) -> str:
-        begun = f"{self._ready} of {self._num_processes} processes begun"
+        expected = max(self._num_processes, self._ready)  # appeals come on top
+        begun = f"{self._ready} of {expected} processes begun"
         return f"scoring ({begun}{', resumed' if self._stored else ''})"
 
 

@@ -133,7 +133,8 @@ def changed_winners(left: Scores, right: Scores, decision_of_row: Indices) -> ND
     for side in (left, right):
         _check_rows(side, decision_of_row)
         require_finite(side[np.newaxis], decision_of_row)
-    return _winners(left, decision_of_row) != _winners(right, decision_of_row)
+    changed = _winners(left, decision_of_row) != _winners(right, decision_of_row)
+    return np.asarray(changed, np.bool_)
 
 
 def winner_gaps(scores: Scores, decision_of_row: Indices) -> Scores:

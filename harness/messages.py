@@ -12,12 +12,28 @@ import msgspec
 from harness.conditions.batching import Batch
 from harness.conditions.condition import Condition
 from harness.errors import WorkerError
+from harness.orders.fingerprint import OrderProbe
 from harness.records.build import Build
 from harness.records.document import Record
 from harness.records.verifier import VerifierSpec
+from harness.verifiers.divergence import Divergence
 from harness.verifiers.protocol import EncodedRow, ResolvedCondition, RowText
 
-__all__ = ["Failed", "FromWorker", "Job", "Ready", "Run", "Scored", "ToWorker", "receive", "send"]
+__all__ = [
+    "Failed",
+    "FromWorker",
+    "Job",
+    "Probe",
+    "Probed",
+    "Ready",
+    "Run",
+    "Scored",
+    "ToWorker",
+    "Trace",
+    "Traced",
+    "receive",
+    "send",
+]
 
 
 class Job(Record, frozen=True, kw_only=True, tag=True):
@@ -38,6 +54,24 @@ class Run(Record, frozen=True, kw_only=True, tag=True):
     """Batches of row indices into `Job.texts`."""
 
 
+class Trace(Record, frozen=True, kw_only=True, tag=True):
+    """Compare the computations of one row in two batches."""
+
+    left: Batch
+    """A batch of row indices into `Job.texts`."""
+    right: Batch
+    """Another."""
+    row: int
+    """The row, which is in both."""
+
+
+class Probe(Record, frozen=True, kw_only=True, tag=True):
+    """Measure the reduction orders, over the ladder and at the shapes of these batches."""
+
+    batches: tuple[Batch, ...]
+    """Batches of row indices into `Job.texts`; the first row of each is looked at."""
+
+
 class Ready(Record, frozen=True, kw_only=True, tag=True):
     """The model is loaded and the rows are encoded."""
 
@@ -56,6 +90,20 @@ class Scored(Record, frozen=True, kw_only=True, tag=True):
     """One score a row, in slot order."""
 
 
+class Traced(Record, frozen=True, kw_only=True, tag=True):
+    """A comparison is done."""
+
+    divergence: Divergence
+    """Where the two part."""
+
+
+class Probed(Record, frozen=True, kw_only=True, tag=True):
+    """The reduction orders are measured."""
+
+    found: OrderProbe
+    """Trees, fingerprints, and what the batches gave."""
+
+
 class Failed(Record, frozen=True, kw_only=True, tag=True):
     """The worker gives up."""
 
@@ -65,9 +113,10 @@ class Failed(Record, frozen=True, kw_only=True, tag=True):
     """Its message."""
 
 
-ToWorker = Job | Run
-FromWorker = Ready | Scored | Failed
+ToWorker = Job | Run | Trace | Probe
+FromWorker = Ready | Scored | Traced | Probed | Failed
 
+_DECODER = msgspec.msgpack.Decoder(ToWorker | FromWorker)
 _LENGTH_BYTES = 8
 _MAX_BYTES = 2**40
 
@@ -94,6 +143,7 @@ def receive(stream: BinaryIO) -> ToWorker | FromWorker | None:
     if len(head) < _LENGTH_BYTES or len(data) < length:
         raise WorkerError("a message was cut short: the other process died while writing")
     try:
-        return msgspec.msgpack.decode(data, type=Job | Run | Ready | Scored | Failed)
+        message: ToWorker | FromWorker = _DECODER.decode(data)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise WorkerError(f"a message is not of this release: {error}") from error
+    return message

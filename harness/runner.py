@@ -20,13 +20,28 @@ from harness import errors
 from harness.conditions.batching import Batch
 from harness.conditions.condition import Condition, environment
 from harness.errors import ScorepinError, WorkerError
-from harness.messages import Failed, Job, Ready, Run, Scored, ToWorker, receive, send
+from harness.messages import (
+    Failed,
+    Job,
+    Probe,
+    Probed,
+    Ready,
+    Run,
+    Scored,
+    ToWorker,
+    Trace,
+    Traced,
+    receive,
+    send,
+)
+from harness.orders.fingerprint import OrderProbe
 from harness.records.verifier import VerifierSpec
+from harness.verifiers.divergence import Divergence
 from harness.verifiers.protocol import RowText
 
 __all__ = ["ConditionProcess"]
 
-A = TypeVar("A", Ready, Scored)
+A = TypeVar("A", Ready, Scored, Traced, Probed)
 
 _STDERR_TAIL_BYTES = 2000
 _GRACE_S = 5.0
@@ -93,6 +108,16 @@ class ConditionProcess:
                 raise self._ended(f"gave {len(scores)} scores for {len(batch.rows)} rows")
             self._owed -= 1
             yield scores
+
+    def trace(self, left: Batch, right: Batch, row: int) -> Divergence:
+        """Compare the computations of `row`, which is in both batches, module by module."""
+        self._send(Trace(left=left, right=right, row=row))
+        return self._expect(Traced).divergence
+
+    def probe(self, batches: Sequence[Batch]) -> OrderProbe:
+        """Measure the reduction orders, and look at the first row of each of `batches`."""
+        self._send(Probe(batches=tuple(batches)))
+        return self._expect(Probed).found
 
     @property
     def _requests(self) -> BinaryIO:

@@ -9,12 +9,31 @@ its input does or nobody reads its answers, so it never outlives the process tha
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, cast
 
-from harness.errors import ScorepinError
-from harness.messages import Failed, Job, Ready, Run, Scored, receive, send
-from harness.verifiers import open_verifier
+from harness.errors import ScorepinError, UnsupportedConditionError
+from harness.messages import (
+    Failed,
+    Job,
+    Probe,
+    Probed,
+    Ready,
+    Run,
+    Scored,
+    Trace,
+    Traced,
+    receive,
+    send,
+)
+from harness.orders.fingerprint import OrderProbe
+from harness.verifiers import EncodedRow, Verifier, open_verifier
+from harness.verifiers.divergence import Divergence
+
+if TYPE_CHECKING:
+    from harness.orders.model_orders import Probeable
+    from harness.verifiers.trace import Traceable
 
 __all__ = ["main"]
 
@@ -53,12 +72,39 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
         rows = verifier.encode(job.texts)
         build, condition = verifier.facts(), verifier.resolved()
         send(answers, Ready(build=build, condition=condition, rows=tuple(rows)))
-        while isinstance(run := receive(requests), Run):
-            for batch in run.batches:
-                scores = verifier.score([rows[at] for at in batch.rows], batch.width, batch.side)
+        while isinstance(request := receive(requests), Run | Trace | Probe):
+            if isinstance(request, Probe):
+                send(answers, Probed(found=_probe(verifier, rows, request)))
+                continue
+            if isinstance(request, Trace):
+                send(answers, Traced(divergence=_trace(verifier, rows, request)))
+                continue
+            for batch in request.batches:
+                chosen = [rows[at] for at in batch.rows]
+                scores = verifier.score(chosen, batch.width, batch.side, batch.num_rows)
                 send(answers, Scored(scores=tuple(scores)))
     finally:
         verifier.close()
+
+
+def _probe(verifier: Verifier, rows: Sequence[EncodedRow], request: Probe) -> OrderProbe:
+    if not hasattr(verifier, "orders"):
+        what = "the sums of this verifier cannot be probed"
+        raise UnsupportedConditionError(f"{what}: only models of transformers can")
+    return cast("Probeable", verifier).orders.probe(rows, request.batches)
+
+
+def _trace(verifier: Verifier, rows: Sequence[EncodedRow], request: Trace) -> Divergence:
+    from harness.verifiers.trace import RowInBatch, trace  # noqa: PLC0415 - rarely asked for
+
+    if not hasattr(verifier, "watched"):
+        what = "this verifier cannot be watched module by module"
+        raise UnsupportedConditionError(f"{what}: only models of transformers can")
+    sides = [
+        RowInBatch(batch, [rows[at] for at in batch.rows], batch.rows.index(request.row))
+        for batch in (request.left, request.right)
+    ]
+    return trace(cast("Traceable", verifier), *sides)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ import math
 from pathlib import Path
 
 from harness.codec import encode
-from harness.tolerance_file import seal
-from tests.examples import a_commit, a_replay, a_tolerance_file, a_verdict
+from harness.records.withdrawal import Withdrawals
+from harness.sealed import seal
+from tests.examples import a_commit, a_replay, a_tolerance_file, a_verdict, a_withdrawal
 
 COMMAND = "python -m scripts.regenerate_golden"
 FOLDER = Path(__file__).parents[1] / "tests" / "golden"
@@ -25,6 +26,7 @@ def documents() -> dict[str, bytes]:
         ),
         "tolerance-1.json": seal(a_tolerance_file()),
         "verdict-1.json": encode(a_verdict()),
+        "withdrawals-1.json": seal(Withdrawals(withdrawals=(a_withdrawal(),))),
     }
 
 

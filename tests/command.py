@@ -56,7 +56,12 @@ def a_config(**changes: Any) -> dict[str, Any]:
                 "batching": {"mode": "padded", "side": "right", "max_rows": 12},
             }
         ],
-        "sweep": {"rows": [3, 12], "reference_rows": 12, "sides": ["right", "left"]},
+        "sweep": {
+            "rows": [3, 12],
+            "reference_rows": 12,
+            "sides": ["right", "left"],
+            "search": False,
+        },
         "claim": {"coverage": 0.9, "confidence": 0.9},
         "guard_decisions": 22,
         **changes,

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from harness.records import (
     AxisFinding,
+    AxisSearch,
     AxisStatus,
     BatchMembership,
     Bound,
@@ -28,6 +29,9 @@ from harness.records import (
     ScoreUnit,
     Slot,
     Step,
+    Strata,
+    StratumAxis,
+    Switch,
     Tolerance,
     ToleranceFile,
     Verdict,
@@ -37,6 +41,7 @@ from harness.records import (
 from harness.records.scores import to_wire
 from harness.records.verdict import DecisionImpact, DifferingParameter
 from harness.records.verifier import Prompt, Reward
+from harness.records.withdrawal import Withdrawal
 
 SCORES = {"a": 1.5, "b": 0.25, "c": -2.0}
 FLOOR = 2.0**-10
@@ -158,6 +163,7 @@ def a_bound(value: float, **changes: Any) -> Bound:
         rank=1,
         exceedance_rate_upper=0.01,
         num_compositions=8,
+        lower=value / 2,
     )
     return replace(bound, **changes)
 
@@ -185,6 +191,16 @@ def a_tolerance(**changes: Any) -> Tolerance:
             ),
         ),
         guards=(GuardFinding(guard="live_head", passed=True, evidence="3822 scores vary"),),
+        searches=(
+            AxisSearch(
+                axis="num_rows",
+                held="the row's own length, slot 0",
+                sizes=(1, 2, 3, 4, 8),
+                switches=(Switch(last=3, first=4),),
+                probe_lengths=(12, 57),
+            ),
+        ),
+        strata=(Strata(axis=StratumAxis.TOKEN_LENGTH, p_value=0.25, level=0.005, num_missing=336),),
     )
     return replace(tolerance, **changes)
 
@@ -202,6 +218,20 @@ def a_tolerance_file(**changes: Any) -> ToleranceFile:
         tolerances=(a_tolerance(),),
     )
     return replace(file, **changes)
+
+
+def a_withdrawal(**changes: Any) -> Withdrawal:
+    withdrawal = Withdrawal(
+        file_digest=digest_of("7"),
+        tolerance_id="0123456789abcdef",
+        replica="replica-0",
+        commit_id="c1",
+        withdrawn_at="2026-02-03T04:05:06+00:00",
+        alpha=0.01,
+        num_exceeded=3,
+        num_observed=40,
+    )
+    return replace(withdrawal, **changes)
 
 
 def an_item(name: str = "a") -> Item:

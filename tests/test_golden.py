@@ -5,6 +5,7 @@ import pytest
 from harness.codec import decode, encode, parse
 from harness.records import CommitRecord, ReplayRecord, ToleranceFile, Verdict
 from harness.records.document import Document
+from harness.records.withdrawal import Withdrawals
 from harness.tolerance_file import read_tolerance_file
 from scripts.regenerate_golden import COMMAND, FOLDER, documents
 
@@ -13,6 +14,7 @@ KINDS: dict[str, type[Document]] = {
     "replay": ReplayRecord,
     "tolerance": ToleranceFile,
     "verdict": Verdict,
+    "withdrawals": Withdrawals,
 }
 
 

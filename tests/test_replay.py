@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from harness.decisions import read_decisions
 from harness.errors import InputFileError, UnsupportedConditionError
-from harness.records.batching import FixedWidth, Padded, PaddingSide, Solo
+from harness.records.batching import FixedWidth, Lane, Lanes, Padded, PaddingSide, Solo
 from harness.records.commit import CommitRecord, ReplayRecord
 from harness.records.decision import Item
 from harness.records.invocation import PrecisionName
@@ -17,6 +17,7 @@ from harness.scoring import ScoredDecisions, score_decisions
 from tests.scored import DECISIONS, a_condition, a_spec
 
 LEFT = PaddingSide.LEFT
+LANES = Lanes(lanes=(Lane(rows=4, width=18), Lane(rows=5, width=40)))
 
 
 def scored(batching: Any, model: str = "fake:coupled") -> ScoredDecisions:
@@ -62,7 +63,7 @@ def test_the_embedded_verifier_replays_to_the_bit() -> None:
 
 
 @pytest.mark.parametrize(
-    "batching", [Solo(), Padded(max_rows=7), FixedWidth(width=50, max_rows=3, side=LEFT)]
+    "batching", [Solo(), Padded(max_rows=7), FixedWidth(width=50, max_rows=3, side=LEFT), LANES]
 )
 def test_a_replay_is_the_same_call(batching: Any) -> None:
     run = scored(batching)
@@ -134,6 +135,29 @@ def test_a_lost_companion_is_noted_and_leaves_another_membership(run: ScoredDeci
     )
     assert replay.scores["b0"] != commit.scores["b0"]
     assert replay.scores["b2"] == commit.scores["b2"]
+
+
+def test_a_lost_companion_leaves_a_lanes_shape_and_its_scores() -> None:
+    run = scored(LANES, "fake:rounding")
+    commit = run.commits[0]
+    items = without(store(run), item_of(run, "d10", "other"))
+    (replay,) = replay_commits([commit], items)
+    assert replay.notes == ("1 companions are not in the item store",)
+    assert replay.scores == commit.scores
+    steps = [r.invocation.batch_membership.steps for r in (commit, replay)]
+    assert [[(s.padded_rows, s.padded_width) for s in mine] for mine in steps] == [
+        [(4, 18), (5, 40)]
+    ] * 2
+    assert [[len(step.slots) for step in mine] for mine in steps] == [[2, 5], [2, 4]]
+
+
+def test_a_row_that_outgrew_its_lane_is_scored_and_seen() -> None:
+    """Another tokenizer makes longer rows: the forward grows, and the record says so."""
+    run = scored(LANES, "fake:rounding")
+    longer = {name: replace(item, text=item.text + "!" * 40) for name, item in store(run).items()}
+    (replay, *_) = replay_commits(run.commits[:1], longer)
+    for step in replay.invocation.batch_membership.steps:
+        assert step.padded_width == step.longest + 1
 
 
 def test_a_lost_branch_is_refused(run: ScoredDecisions) -> None:

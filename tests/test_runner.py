@@ -89,9 +89,9 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 FAKE_SCORE = """
 from harness.verifiers.fake import FakeVerifier
 real = FakeVerifier.score
-def score(self, rows, width, side):
+def score(self, rows, width, side, num_rows):
     {}
-    return real(self, rows, width, side)
+    return real(self, rows, width, side, num_rows)
 FakeVerifier.score = score
 """
 
@@ -119,7 +119,7 @@ import sys
 if sys.argv[0] == "-m":
     import os, torch
     from harness.verifiers.fake import FakeVerifier
-    def score(self, rows, width, side):
+    def score(self, rows, width, side, num_rows):
         return [float(torch.get_num_threads()), float(os.getpid()), float(os.environ["X"])]
     FakeVerifier.score = score
 """

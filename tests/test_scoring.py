@@ -5,13 +5,23 @@ from typing import Any
 import pytest
 
 from harness.errors import ConfigError, InvalidRecordError
-from harness.records.batching import Companions, FixedWidth, Order, Padded, PaddingSide, Solo
+from harness.records.batching import (
+    Companions,
+    FixedWidth,
+    Lane,
+    Lanes,
+    Order,
+    Padded,
+    PaddingSide,
+    Solo,
+)
 from harness.records.commit import CommitRecord, ScoreUnit
 from harness.records.verifier import Overflow
 from harness.scoring import ScoredDecisions, score_decisions
 from harness.verifiers import RowText, open_verifier
 from tests.scored import DECISIONS, a_condition, a_spec
 
+LANES = Lanes(lanes=(Lane(rows=4, width=18), Lane(rows=2, width=40)))
 TWO = Padded(max_rows=2, side=PaddingSide.LEFT)
 
 
@@ -46,6 +56,8 @@ def own_scores() -> dict[str, dict[str, float]]:
         Padded(max_rows=3, order=Order.LENGTH),
         Padded(max_rows=32, order=Order.SHUFFLED),
         FixedWidth(width=40, max_rows=2, companions=Companions.SAME_DECISION),
+        LANES,
+        Lanes(lanes=LANES.lanes, max_rows=1, order=Order.SHUFFLED),
     ],
 )
 def test_every_branch_gets_its_own_score(batching: Any) -> None:
@@ -74,6 +86,24 @@ def test_each_commit_lists_the_batches_its_branches_were_in() -> None:
     assert [step.padded_width for step in membership.steps] == widths
     assert {step.padding_side for step in membership.steps} == {PaddingSide.LEFT}
     assert membership.requested == TWO
+
+
+def test_a_forward_of_a_lane_is_recorded_as_it_was() -> None:
+    steps = [step for commit in scored(LANES).commits for step in slots_and_shapes(commit)]
+    assert steps == [
+        (["d2/b0", "d1/b0"], 4, 18),
+        (["d2/b1", "d2/b2"], 2, 40),
+        (["d10/b0", "d10/b1"], 2, 40),
+        (["d10/b2"], 2, 40),
+        (["d2/b0", "d1/b0"], 4, 18),
+    ]
+
+
+def slots_and_shapes(commit: CommitRecord) -> list[tuple[list[str], int | None, int | None]]:
+    return [
+        ([slot.request_id for slot in step.slots], step.padded_rows, step.padded_width)
+        for step in commit.invocation.batch_membership.steps
+    ]
 
 
 def test_a_text_that_stands_twice_is_two_rows_and_one_item() -> None:

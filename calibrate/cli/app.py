@@ -7,7 +7,12 @@ import typer
 import calibrate
 from calibrate import console
 
-__all__ = ["app", "main"]
+__all__ = ["JUDGE", "LOOK", "MEASURE", "PLANNER", "app", "main"]
+
+MEASURE = "Measure a build"
+JUDGE = "Score, replay, judge"
+LOOK = "Look closer"
+PLANNER = "The planner side"
 
 HELP = "Measure how far a verifier's scores move, pin how decisions were scored, judge replays."
 EPILOG = """Exit status: 0 no fault, 1 a fault, 2 the call or its input must be mended, 3 a guard \

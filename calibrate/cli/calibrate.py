@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibrate import console
-from calibrate.cli.app import app
+from calibrate.cli.app import MEASURE, app
 from calibrate.cli.call import errors_told, now, print_json, resume, run_folder
 from calibrate.cli.options import AsJson, ConfigPath, Overwrite, RunFolder
 from calibrate.progress import RunProgress
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["calibrated_run"]
 
 
-@app.command("calibrate")
+@app.command("calibrate", rich_help_panel=MEASURE)
 def calibrate_command(
     config_path: ConfigPath,
     *,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calibrate import console
-from calibrate.cli.app import app
+from calibrate.cli.app import JUDGE, app
 from calibrate.cli.call import FAULT, USAGE, errors_told, now
 from calibrate.cli.options import AsJson, Overwrite
 from calibrate.cli.rejects import tell_rejects
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from harness.records.verdict import Verdict
 
 
-@app.command()
+@app.command(rich_help_panel=JUDGE)
 def classify(  # noqa: PLR0913 - options
     commits: Annotated[Path, typer.Argument(metavar="COMMITS", help="Commit log.")],
     replays: Annotated[Path, typer.Argument(metavar="REPLAYS", help="Replay file.")],
@@ -31,24 +31,24 @@ def classify(  # noqa: PLR0913 - options
     alpha: Annotated[
         float, typer.Option(min=1e-12, max=0.5, help="False-alarm bound of the drift alarm.")
     ] = 0.01,
+    withdraw: Annotated[
+        bool,
+        typer.Option(
+            "--withdraw", help="When the drift alarm is raised, put the tolerance out of use."
+        ),
+    ] = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Judge each replay against its commit: one verdict a record, and a summary."""
     with errors_told():
-        from calibrate.verdicts import judge_files  # noqa: PLC0415
+        from calibrate.verdicts import judge_files, withdraw_alarmed  # noqa: PLC0415
         from harness.codec import encode  # noqa: PLC0415
         from harness.files import write_atomic  # noqa: PLC0415
         from harness.tolerance_file import load_tolerances  # noqa: PLC0415
 
-        judged = judge_files(
-            commits,
-            replays,
-            load_tolerances(*tolerances),
-            policy=policy,
-            now=now().isoformat(),
-            alpha=alpha,
-        )
+        loaded, judged_at = load_tolerances(*tolerances), now().isoformat()
+        judged = judge_files(commits, replays, loaded, policy=policy, now=judged_at, alpha=alpha)
         lines = b"".join(encode(verdict) + b"\n" for verdict in judged.verdicts)
         if out is not None:
             write_atomic(out, lines, overwrite=overwrite)
@@ -56,6 +56,8 @@ def classify(  # noqa: PLR0913 - options
             typer.echo(lines, nl=False)
         table = console.errors if as_json else console.results
         console.print_verdicts(judged.verdicts, judged.alarms, len(judged.rejects), table)
+        if withdraw:
+            console.print_withdrawn(withdraw_alarmed(judged, loaded, judged_at), table)
         tell_rejects(replays, judged.rejects)
         _exit(judged.verdicts, bool(judged.rejects))
 

@@ -6,14 +6,14 @@ from typing import Annotated
 import typer
 
 from calibrate import console
-from calibrate.cli.app import app
+from calibrate.cli.app import LOOK, app
 from calibrate.cli.calibrate import calibrated_run
 from calibrate.cli.call import errors_told, resume
 from calibrate.cli.options import Overwrite, RunFolder
 from calibrate.progress import rows_progress
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def demo(
     *,
     config_path: Annotated[

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calibrate import console
-from calibrate.cli.app import app
+from calibrate.cli.app import JUDGE, app
 from calibrate.cli.batching import resized
 from calibrate.cli.call import errors_told, print_json
 from calibrate.cli.options import AsJson
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from harness.replay import ReplayAs
 
 
-@app.command()
+@app.command(rich_help_panel=JUDGE)
 def replay(  # noqa: PLR0913 - options
     commits: Annotated[Path, typer.Argument(metavar="COMMITS", help="Commit log.")],
     *,

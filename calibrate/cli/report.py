@@ -6,11 +6,11 @@ from typing import Annotated
 import typer
 
 from calibrate import console
-from calibrate.cli.app import app
+from calibrate.cli.app import MEASURE, app
 from calibrate.cli.call import errors_told
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
     *,
@@ -22,8 +22,7 @@ def report(
     """Write the report of a run again: a page with charts, or Markdown."""
     with errors_told():
         from calibrate.report import report_run  # noqa: PLC0415 - heavy
-        from calibrate.stored_run import read_run  # noqa: PLC0415 - heavy
 
         path = out or run / "report.html"
-        refusal = report_run(read_run(run), path)
+        refusal = report_run(run, path)
         console.print_paths({"refused" if refusal else "blessed": path})

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from calibrate import console
-from calibrate.cli.app import app
+from calibrate.cli.app import JUDGE, app
 from calibrate.cli.batching import resized
 from calibrate.cli.call import errors_told, print_json, run_folder
 from calibrate.cli.options import AsJson, ConfigPath
@@ -14,7 +14,7 @@ from calibrate.progress import rows_progress
 from harness.errors import ConfigError
 
 
-@app.command()
+@app.command(rich_help_panel=JUDGE)
 def score(  # noqa: PLR0913 - options
     config_path: ConfigPath,
     *,

@@ -11,8 +11,16 @@ import numpy as np
 from calibrate.plots import COLOURS, EDGE, drawn, log_edges
 from calibrate.report.figures import AxisSpread, BatchSizes, WinnerGaps
 from calibrate.sensitivity import Scores
+from calibrate.statistics import Rate
 
-__all__ = ["axes_chart", "batch_size_chart", "gaps_chart", "movement_chart"]
+__all__ = [
+    "axes_chart",
+    "batch_size_chart",
+    "detection_chart",
+    "gaps_chart",
+    "movement_chart",
+    "rates_chart",
+]
 
 
 def movement_chart(movements: Mapping[str, Scores], marks: Mapping[str, float], unit: str) -> str:
@@ -100,6 +108,45 @@ def gaps_chart(gaps: WinnerGaps, marks: Mapping[str, float], unit: str) -> str:
         figure.legend(loc="outside upper left", ncols=2, frameon=False)
 
     return drawn(draw, height=4.4)
+
+
+def rates_chart(rates: Mapping[str, Mapping[str, Rate]]) -> str:
+    """Return detection rates per replay with their intervals; a label's rates lie on one line."""
+    places = np.arange(len(rates))[::-1]
+    columns = {name: [row[name] for row in rates.values()] for name in next(iter(rates.values()))}
+
+    def draw(figure: Any, axes: Any) -> None:
+        shift = 0.16
+        for (name, found), colour, marker in zip(columns.items(), COLOURS, "so^", strict=False):
+            at = np.array([rate.value for rate in found])
+            ends = np.array([[rate.lower for rate in found], [rate.upper for rate in found]])
+            errors = np.maximum(np.abs(ends - at), 0.0)
+            axes.errorbar(
+                at, places + shift, xerr=errors, fmt=marker, color=colour, label=name, capsize=3
+            )
+            shift -= 0.32
+        axes.set(xlim=(-0.03, 1.03), xlabel="share of replays called a fault, 95 % interval")
+        axes.set_yticks(places, list(rates))
+        figure.legend(loc="outside upper left", ncols=3, frameon=False)
+
+    return drawn(draw, height=1.5 + 0.4 * len(rates))
+
+
+def detection_chart(curves: Mapping[str, Scores]) -> str:
+    """Return the chance that something is found within k replays, one line a replica.
+
+    `curves` maps a replica to `[replays]`, the chance within 1, 2, ... of them.
+    """
+
+    def draw(figure: Any, axes: Any) -> None:
+        styles = [(colour, line) for line in ("-", "--", ":", "-.") for colour in COLOURS]
+        for (name, chance), (colour, line) in zip(curves.items(), styles, strict=False):
+            axes.plot(np.arange(1, chance.size + 1), chance, line, color=colour, label=name)
+        axes.set(xscale="log", ylim=(-0.02, 1.03), xlabel="replays of the replica")
+        axes.set(ylabel="chance of a fault under strict")
+        figure.legend(loc="outside right upper", frameon=False)
+
+    return drawn(draw, height=4.2)
 
 
 def _survival(

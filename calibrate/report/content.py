@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 
 from calibrate.evidence import ArmEvidence, Snapshot
+from calibrate.power.findings import PowerReport
 from calibrate.report.limits import arm_limits, file_limits
 from calibrate.sensitivity import (
     MovementQuantiles,
@@ -116,6 +117,8 @@ class Content(Record, frozen=True, kw_only=True, eq=False):
     """Build facts: name, value."""
     limits: tuple[str, ...]
     """What the file must not be used for."""
+    power: PowerReport | None
+    """The study of planted faults; None where none was made of this tolerance."""
 
 
 def report_content(
@@ -124,8 +127,12 @@ def report_content(
     *,
     file: ToleranceFile | None = None,
     refusal: str = "",
+    power: PowerReport | None = None,
 ) -> Content:
-    """Return what a report of `run` says; `file` is what followed from it, or `refusal` is."""
+    """Return what a report of `run` says; `file` is what followed from it, or `refusal` is.
+
+    A study of another tolerance than those of `file` is left out.
+    """
     tolerances: Sequence[Tolerance | None] = file.tolerances if file else [None] * len(arms)
     return Content(
         name=run.config.name,
@@ -139,6 +146,7 @@ def report_content(
         arms=tuple(map(_arm, arms, tolerances)),
         build=_build(run),
         limits=file_limits(file) if file else (),
+        power=power if file and power and _is_of(power, file) else None,
     )
 
 
@@ -151,6 +159,11 @@ def bound_text(bound: Bound, what: str) -> str:
         f"confidence {bound.confidence:.3g}, so that at most {bound.exceedance_rate_upper:.3g} of "
         f"decisions are beyond it"
     )
+
+
+def _is_of(power: PowerReport, file: ToleranceFile) -> bool:
+    known = {file.tolerance_id(tolerance) for tolerance in file.tolerances}
+    return power.setting.tolerance_id in known
 
 
 def _arm(arm: ArmEvidence, tolerance: Tolerance | None) -> ArmContent:

@@ -7,10 +7,22 @@ import numpy as np
 
 from calibrate.axes import AxisRows
 from calibrate.evidence import ArmEvidence
-from calibrate.sensitivity import changed_winners, decision_ranges, winner_gaps
+from calibrate.sensitivity import Scores, changed_winners, decision_ranges, winner_gaps
+from calibrate.statistics import Rate
 from harness.records.document import Record
 
-__all__ = ["AxisSpread", "BatchSizes", "WinnerGaps", "axis_spreads", "batch_sizes", "winner_leads"]
+__all__ = [
+    "AxisSpread",
+    "BatchSizes",
+    "WinnerGaps",
+    "axis_spreads",
+    "batch_sizes",
+    "detection_curve",
+    "winner_leads",
+]
+
+MOST_REPLAYS = 100
+"""Replays that a detection curve shows, at most."""
 
 BY_ROWS = re.compile(r"rows-(\d+)")
 """Compositions that differ in the number of rows, by name."""
@@ -96,6 +108,17 @@ def winner_leads(arm: ArmEvidence) -> WinnerGaps | None:
         movements=tuple(arm.measured.movements()[several].tolist()),
         changed=tuple(changed[several].tolist()),
     )
+
+
+def detection_curve(rate: Rate) -> Scores:
+    """Return the chance that one of the first 1, 2, ... replays is an event, `[replays]`.
+
+    The replays are drawn without replacement from those that were made: 1 less the hypergeometric
+    probability of no event.
+    """
+    drawn = np.arange(min(MOST_REPLAYS, rate.num_trials))
+    rest = rate.num_trials - drawn
+    return np.asarray(1 - np.cumprod(np.maximum(rest - rate.num_events, 0) / rest))
 
 
 def _spread(rows: AxisRows) -> AxisSpread:

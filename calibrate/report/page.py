@@ -4,9 +4,25 @@ from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from calibrate.report.charts import axes_chart, batch_size_chart, gaps_chart, movement_chart
+from calibrate.power.findings import PowerReport
+from calibrate.power.published import REPORTED
+from calibrate.power.words import counted, delay, interval
+from calibrate.report.charts import (
+    axes_chart,
+    batch_size_chart,
+    detection_chart,
+    gaps_chart,
+    movement_chart,
+    rates_chart,
+)
 from calibrate.report.content import ArmContent, Content
-from calibrate.report.figures import WinnerGaps, axis_spreads, batch_sizes, winner_leads
+from calibrate.report.figures import (
+    WinnerGaps,
+    axis_spreads,
+    batch_sizes,
+    detection_curve,
+    winner_leads,
+)
 from harness.records.document import Record
 
 if TYPE_CHECKING:
@@ -27,7 +43,12 @@ class Figure(Record, frozen=True, kw_only=True):
 def html_report(content: Content) -> str:
     """Return the page."""
     figures = [tuple(_figures(arm, content.unit)) for arm in content.arms]
-    return template("report.html").render(report=content, figures=figures)
+    study = tuple(_study_figures(content.power)) if content.power else ()
+    return template("report.html").render(report=content, figures=figures, study=study, **WORDS)
+
+
+WORDS = {"interval": interval, "counted": counted, "delay": delay, "reported": REPORTED}
+"""How the study's numbers are said in the templates, and what the original report gives."""
 
 
 def template(name: str) -> "jinja2.Template":
@@ -105,5 +126,21 @@ def _marks(arm: ArmContent) -> dict[str, float]:
     return {f"{name} {bound.value:.3g}": bound.value for name, bound in bounds.items()}
 
 
-def _boundaries(_: ArmContent) -> Sequence[int]:
-    return ()
+def _boundaries(arm: ArmContent) -> Sequence[int]:
+    searches = arm.tolerance.searches if arm.tolerance else ()
+    by_rows = [search for search in searches if search.axis == "num_rows"]
+    return [switch.first for search in by_rows for switch in search.switches]
+
+
+def _study_figures(power: PowerReport) -> Iterator[Figure]:
+    moved = [one for one in power.replicas if one.moved.num_events]
+    if not moved:
+        return
+    yield _figure(
+        rates_chart({r.name: {"default": r.faults, "strict": r.strict_faults} for r in moved}),
+        "How often one replay of a planted replica is called a fault.",
+    )
+    yield _figure(
+        detection_chart({r.name: detection_curve(r.strict_faults) for r in moved}),
+        "The chance that a planted replica is found within so many replays, under strict.",
+    )

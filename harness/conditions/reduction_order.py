@@ -2,7 +2,9 @@
 
 ``vendor``: the libraries' heuristics. ``deterministic``: the libraries' promise of equal bits in
 equal calls. ``split_k:S``: every linear layer summed in S explicit partial sums (`split_k`).
-On top of each: the attention kernel, and on a CPU the thread count and oneDNN.
+``batch_invariant``: sums that no batch changes (`batch_invariant`), with the deterministic
+switches and, on a CPU, one thread. On top of each: the attention kernel, and on a CPU the thread
+count and oneDNN.
 
 What it does not know: the tree in which a kernel really adds. A switch is a request; the same
 switch gives other trees at other shapes.
@@ -30,7 +32,10 @@ __all__ = [
     "reduction_switches",
 ]
 
-OrderName = Literal["vendor", "deterministic", "split_k"]
+OrderName = Literal["vendor", "deterministic", "split_k", "batch_invariant"]
+
+_DETERMINISTIC = frozenset({"deterministic", "batch_invariant"})
+"""Orders that rest on equal calls giving equal bits."""
 
 
 class ReductionOrderSpec(Record, frozen=True, kw_only=True):
@@ -46,6 +51,8 @@ class ReductionOrderSpec(Record, frozen=True, kw_only=True):
     """Threads of a CPU's kernels; None for the machine's default."""
     onednn: bool | None = None
     """Whether a CPU's kernels may be oneDNN's; None for torch's default."""
+    fingerprint: bool = False
+    """Measure the summation trees and record their digests; the label is the same without."""
 
     def __post_init__(self) -> None:
         """Parts go with ``split_k`` and are at least 2; threads are at least 1."""
@@ -71,20 +78,33 @@ class ReductionOrderSpec(Record, frozen=True, kw_only=True):
 
 def reduction_switches(spec: ReductionOrderSpec, device: Device) -> SwitchValues:
     """Return the switches that ask for `spec` on `device`; raises for what it cannot do."""
+    if spec.name == "batch_invariant":
+        _refuse_uncovered(spec)
     own = _cpu(spec) if device is Device.CPU else _cuda(spec)
     return own | attention_switches(spec.attention, device)
 
 
+def _refuse_uncovered(spec: ReductionOrderSpec) -> None:
+    """Raise for what a batch-invariant order cannot keep in one order."""
+    if spec.attention is Attention.EAGER:
+        advice = "take auto, flash or math"
+        raise UnsupportedConditionError(f"batch_invariant does not cover attention eager; {advice}")
+    if spec.num_threads not in {None, 1}:
+        advice = "threads cut vectors at places that move with the batch; set num_threads: 1"
+        raise UnsupportedConditionError(f"batch_invariant needs one thread on a CPU: {advice}")
+
+
 def _cpu(spec: ReductionOrderSpec) -> SwitchValues:
-    deterministic = spec.name == "deterministic"
+    deterministic = spec.name in _DETERMINISTIC
     switches: SwitchValues = {
         "deterministic_algorithms": deterministic,
         "mkldnn.deterministic": deterministic,
     }
-    if spec.num_threads is not None:
-        count = str(spec.num_threads)
+    num_threads = 1 if spec.name == "batch_invariant" else spec.num_threads
+    if num_threads is not None:
+        count = str(num_threads)
         switches |= {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count}
-        switches["num_threads"] = spec.num_threads
+        switches["num_threads"] = num_threads
     if spec.onednn is not None:
         switches["mkldnn.enabled"] = spec.onednn
     return switches
@@ -94,7 +114,7 @@ def _cuda(spec: ReductionOrderSpec) -> SwitchValues:
     for name in ("num_threads", "onednn"):
         if getattr(spec, name) is not None:
             raise UnsupportedConditionError(f"{name} applies to a CPU; leave it out on cuda")
-    deterministic = spec.name == "deterministic"
+    deterministic = spec.name in _DETERMINISTIC
     return {
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8" if deterministic else None,
         "deterministic_algorithms": deterministic,

@@ -30,7 +30,7 @@ from harness.errors import ConfigError
 from harness.records.document import Record
 from harness.records.verdict import Verdict, VerdictKind
 
-__all__ = ["AlarmReport", "DriftAlarm", "alarm_over", "observe"]
+__all__ = ["EXCEEDS", "AlarmReport", "DriftAlarm", "alarm_over", "observe"]
 
 BETS = (*(2.0**-power for power in range(1, 13)), 0.75, 0.9)
 """Shares of 1/rate. The best share against a true rate q is (q - rate) / (1 - rate): a halving grid

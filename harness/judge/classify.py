@@ -29,7 +29,6 @@ from harness.judge.ranking import decision_impact
 from harness.judge.tolerances import NoTolerance, Tolerances, UsableTolerance, check_tolerance
 from harness.records.commit import CommitRecord, ReplayRecord
 from harness.records.scores import check_finite
-from harness.records.tolerance import Tolerance
 from harness.records.verdict import DifferingParameter, Policy, Verdict, VerdictKind
 
 __all__ = ["classify_replay", "judge"]
@@ -116,37 +115,37 @@ def _check_committed(commit: CommitRecord) -> None:
 def _judge_scores(
     commit: CommitRecord, replay: ReplayRecord, found: UsableTolerance, policy: Policy
 ) -> Verdict:
-    scores, tolerance = replay.numeric_scores(), found.tolerance
+    scores = replay.numeric_scores()
     used = {
         "tolerance_id": found.tolerance_id,
-        "floor": tolerance.floor.value,
-        "envelope": tolerance.envelope.value,
+        "floor": found.tolerance.floor.value,
+        "envelope": found.envelope,
     }
     broken = incomparable(commit.scores, scores)
     if broken is not None:
         used["worst_branch"] = broken.branch_id
         return _verdict(commit, replay, VerdictKind.DIVERGENCE, broken.reason, fault=True, **used)
     moved = movement(commit.scores, scores)
-    kind = _kind(moved, tolerance)
+    kind = _kind(moved, found)
     return _verdict(
         commit,
         replay,
         kind,
-        _reason(kind, moved, tolerance),
+        _reason(kind, moved, found),
         fault=_is_fault(kind, policy),
         delta=moved.delta if math.isfinite(moved.delta) else None,
         worst_branch=moved.worst_branch if moved.delta else None,
-        impact=decision_impact(commit.scores, scores, tolerance.envelope.value),
+        impact=decision_impact(commit.scores, scores, found.envelope),
         **used,
     )
 
 
-def _kind(moved: Movement, tolerance: Tolerance) -> VerdictKind:
+def _kind(moved: Movement, found: UsableTolerance) -> VerdictKind:
     if moved.bitwise_equal:
         return VerdictKind.EXACT
-    if moved.delta <= tolerance.floor.value:
+    if moved.delta <= found.tolerance.floor.value:
         return VerdictKind.CONSISTENT
-    if moved.delta <= tolerance.envelope.value:
+    if moved.delta <= found.envelope:
         return VerdictKind.DRIFT
     return VerdictKind.DIVERGENCE
 
@@ -156,16 +155,23 @@ def _is_fault(kind: VerdictKind, policy: Policy) -> bool:
     return kind is VerdictKind.DIVERGENCE or drift_counts
 
 
-def _reason(kind: VerdictKind, moved: Movement, tolerance: Tolerance) -> str:
-    floor, envelope = tolerance.floor.value, tolerance.envelope.value
+def _reason(kind: VerdictKind, moved: Movement, found: UsableTolerance) -> str:
+    floor, envelope = found.tolerance.floor.value, f"{found.envelope!r}{_of_stratum(found)}"
     far = f"branch {moved.worst_branch!r} moved by {moved.delta!r}"
     return {
         VerdictKind.EXACT: "every score has the same bits",
         VerdictKind.CONSISTENT: f"{far}, within the floor of {floor!r}",
         VerdictKind.DRIFT: f"{far}, beyond the floor of {floor!r}, within the envelope of "
-        f"{envelope!r}",
-        VerdictKind.DIVERGENCE: f"{far}, beyond the envelope of {envelope!r}",
+        f"{envelope}",
+        VerdictKind.DIVERGENCE: f"{far}, beyond the envelope of {envelope}",
     }[kind]
+
+
+def _of_stratum(found: UsableTolerance) -> str:
+    if found.stratum is None:
+        return ""
+    axis = next(one.axis for one in found.tolerance.strata if found.stratum in one.strata)
+    return f" for a {axis} of {found.stratum.lower} to {found.stratum.upper}"
 
 
 def _verdict(

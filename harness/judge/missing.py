@@ -3,13 +3,15 @@
 from collections.abc import Iterable, Sequence
 
 from harness.judge.parameters import differing_build, differing_order, differing_precision
+from harness.records.batching import Lane
 from harness.records.build import Build
 from harness.records.invocation import Invocation
 from harness.records.membership import BatchMembership
 from harness.records.tolerance import CoveredBatches, Tolerance
 from harness.records.verdict import DifferingParameter
+from harness.records.withdrawal import Withdrawal
 
-__all__ = ["batching_mode", "no_batches", "no_build", "no_condition"]
+__all__ = ["batching_mode", "no_batches", "no_build", "no_condition", "withdrawn"]
 
 
 def no_build(build: Build, calibrated: Sequence[Build]) -> str:
@@ -41,9 +43,21 @@ def no_batches(membership: BatchMembership, measured: Iterable[CoveredBatches]) 
     mode = batching_mode(membership)
     found = _batches(mode, membership.max_rows, membership.max_width, sides)
     known = " or ".join(
-        _batches(one.mode, one.max_rows, one.max_width, sorted(one.sides)) for one in measured
+        _batches(one.mode, one.max_rows, one.max_width, sorted(one.sides)) + _lanes(one.lanes)
+        for one in measured
     )
+    found += _lanes(dict.fromkeys(step.lane for step in membership.steps if step.lane))
     return f"the batch ({found}) lies outside what was measured ({known}); calibrate such batches"
+
+
+def withdrawn(found: Withdrawal) -> str:
+    """Return why a tolerance that an alarm has put out of use speaks for nothing."""
+    counts = f"{found.num_exceeded} of {found.num_observed} replays beyond the floor"
+    return (
+        f"the tolerance was withdrawn at {found.withdrawn_at}: replica {found.replica!r} raised "
+        f"the drift alarm with commit {found.commit_id!r} ({counts}; an honest build raises it "
+        f"with probability {found.alpha} at most); find out what changed, then calibrate again"
+    )
 
 
 def batching_mode(membership: BatchMembership) -> str | None:
@@ -73,6 +87,11 @@ def _differing_condition(
 def _batches(mode: str | None, max_rows: int, max_width: int, sides: Iterable[str]) -> str:
     padding = "".join(f", padded {side}" for side in sides)
     return f"{mode or 'engine'}, up to {max_rows} rows of {max_width} tokens{padding}"
+
+
+def _lanes(lanes: Iterable[Lane]) -> str:
+    words = ", ".join(f"{lane.rows}x{lane.width}" for lane in lanes)
+    return f", in lanes {words}" if words else ""
 
 
 def _facts(differing: Iterable[DifferingParameter]) -> str:

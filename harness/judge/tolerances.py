@@ -6,7 +6,10 @@ Rules kept here:
   measured; never another build's, however alike;
 * two files that speak for the same batches of the same condition are refused: neither is better;
 * of several that cover a record, the one measured on the smallest batches is used;
-* an expiry date that cannot be checked, for want of the time, counts as passed.
+* an expiry date that cannot be checked, for want of the time, counts as passed;
+* a tolerance that an alarm has withdrawn is used no more, for no replica;
+* where movement depends on a size, the envelope is that of the commit's own size; a size that was
+  not measured has the envelope of all.
 
 It does not see a score, a disk or a clock.
 """
@@ -16,11 +19,19 @@ from datetime import UTC, datetime
 from functools import cached_property
 
 from harness.errors import ConfigError, InvalidRecordError, InvalidToleranceError
-from harness.judge.missing import batching_mode, no_batches, no_build, no_condition
+from harness.judge.missing import batching_mode, no_batches, no_build, no_condition, withdrawn
 from harness.records.commit import CommitRecord
 from harness.records.document import Record
 from harness.records.membership import BatchMembership
-from harness.records.tolerance import CoveredBatches, Equivalence, Tolerance, ToleranceFile
+from harness.records.tolerance import (
+    CoveredBatches,
+    Equivalence,
+    Stratum,
+    StratumAxis,
+    Tolerance,
+    ToleranceFile,
+)
+from harness.records.withdrawal import Withdrawal
 
 __all__ = ["NoTolerance", "Tolerances", "UsableTolerance", "check_tolerance"]
 
@@ -32,6 +43,14 @@ class UsableTolerance(Record, frozen=True, kw_only=True):
     """Floor, envelope, certified equivalence."""
     tolerance_id: str
     """Its id in its file."""
+    stratum: Stratum | None = None
+    """The commit's stratum; None where it is in none, or movement depends on no size."""
+
+    @property
+    def envelope(self) -> float:
+        """The envelope: of the commit's stratum if it is in one, else of all decisions."""
+        bound = self.tolerance.envelope if self.stratum is None else self.stratum.envelope
+        return bound.value
 
     def equivalence_for(self, replay: BatchMembership) -> Equivalence:
         """Return the certified equivalence, which reaches no further than what was measured."""
@@ -57,6 +76,8 @@ class Tolerances(Record, frozen=True, kw_only=True, dict=True):
     """In the order given; a file given twice counts once."""
     names: tuple[str, ...] = ()
     """Where each came from, `[files]`; empty when they came from nowhere."""
+    withdrawals: tuple[Withdrawal, ...] = ()
+    """What alarms have put out of use; that of another file or tolerance has no effect."""
 
     def __post_init__(self) -> None:
         """Expiry dates can be read; no two files speak for the same batches."""
@@ -79,7 +100,16 @@ class Tolerances(Record, frozen=True, kw_only=True, dict=True):
         files = self._by_build.get(build.build_id)
         if files is None:
             return NoTolerance(reason=no_build(build, [file.build for file in self.files]))
-        return _in_files(files, commit, now)
+        found = _in_files(files, commit)
+        return found if isinstance(found, NoTolerance) else self._unless_stale(*found, commit, now)
+
+    def holders(self, tolerance_id: str) -> dict[str, ToleranceFile]:
+        """Return name -> file, of the files that hold a tolerance."""
+        return {
+            self._name(at): file
+            for at, file in enumerate(self.files)
+            if any(file.tolerance_id(tolerance) == tolerance_id for tolerance in file.tolerances)
+        }
 
     def exceedance_rates(self) -> dict[str, float]:
         """Return tolerance id -> bound on the rate at which honest replays leave the floor.
@@ -91,6 +121,21 @@ class Tolerances(Record, frozen=True, kw_only=True, dict=True):
             for file in self.files
             for tolerance in file.tolerances
         }
+
+    def _unless_stale(
+        self, file: ToleranceFile, tolerance: Tolerance, commit: CommitRecord, now: str | None
+    ) -> UsableTolerance | NoTolerance:
+        tolerance_id = file.tolerance_id(tolerance)
+        gone = self._withdrawn.get((file.digest, tolerance_id))
+        reason = withdrawn(gone) if gone else _staleness(file, commit, now)
+        if reason:
+            return NoTolerance(reason=reason)
+        stratum = _stratum(tolerance, commit.invocation.batch_membership)
+        return UsableTolerance(tolerance=tolerance, tolerance_id=tolerance_id, stratum=stratum)
+
+    @cached_property
+    def _withdrawn(self) -> dict[tuple[str, str], Withdrawal]:
+        return {(one.file_digest, one.tolerance_id): one for one in self.withdrawals}
 
     @cached_property
     def _by_build(self) -> dict[str, tuple[ToleranceFile, ...]]:
@@ -120,8 +165,8 @@ def check_tolerance(value: object) -> float:
 
 
 def _in_files(
-    files: tuple[ToleranceFile, ...], commit: CommitRecord, now: str | None
-) -> UsableTolerance | NoTolerance:
+    files: tuple[ToleranceFile, ...], commit: CommitRecord
+) -> tuple[ToleranceFile, Tolerance] | NoTolerance:
     """Look the condition up in the files of the right build."""
     condition = commit.invocation.condition_id
     known = [(file, one) for file in files for one in file.by_condition.get(condition, ())]
@@ -132,23 +177,30 @@ def _in_files(
     covering = [pair for pair in known if _covers(pair[1].batches, membership)]
     if not covering:
         return NoTolerance(reason=no_batches(membership, [one.batches for _, one in known]))
-    file, tolerance = min(covering, key=_breadth)
-    return _unless_stale(file, tolerance, commit, now)
+    return min(covering, key=_breadth)
 
 
-def _unless_stale(
-    file: ToleranceFile, tolerance: Tolerance, commit: CommitRecord, now: str | None
-) -> UsableTolerance | NoTolerance:
+def _staleness(file: ToleranceFile, commit: CommitRecord, now: str | None) -> str:
+    """Return why a file is of no use for a commit, or nothing."""
     if file.score_unit is not commit.score_unit:
         units = f"{file.score_unit} and the commit is in {commit.score_unit}"
-        return NoTolerance(reason=f"the tolerance is in {units}; calibrate in the commit's unit")
+        return f"the tolerance is in {units}; calibrate in the commit's unit"
     if file.expires_at is not None and now is None:
         when = f"the tolerance expires at {file.expires_at} and the time was not given"
-        return NoTolerance(reason=f"{when}; pass `now`")
+        return f"{when}; pass `now`"
     if file.expires_at is not None and _instant(file.expires_at) <= _now(now):
-        reason = f"the tolerance expired at {file.expires_at}; calibrate this build again"
-        return NoTolerance(reason=reason)
-    return UsableTolerance(tolerance=tolerance, tolerance_id=file.tolerance_id(tolerance))
+        return f"the tolerance expired at {file.expires_at}; calibrate this build again"
+    return ""
+
+
+def _stratum(tolerance: Tolerance, membership: BatchMembership) -> Stratum | None:
+    sizes = {
+        StratumAxis.TOKEN_LENGTH: membership.longest_branch,
+        StratumAxis.PADDED_WIDTH: membership.max_width,
+    }
+    return next(
+        (one for strata in tolerance.strata if (one := strata.of(sizes[strata.axis]))), None
+    )
 
 
 def _covers(batches: CoveredBatches, membership: BatchMembership) -> bool:
@@ -176,7 +228,8 @@ def _overlap(left: ToleranceFile, right: ToleranceFile) -> bool:
 
 def _same_batches(left: CoveredBatches, right: CoveredBatches) -> bool:
     sides = set(left.sides), set(right.sides)
-    return left.mode == right.mode and (sides[0] == sides[1] or bool(sides[0] & sides[1]))
+    same_mode = left.mode == right.mode and left.lanes == right.lanes
+    return same_mode and (sides[0] == sides[1] or bool(sides[0] & sides[1]))
 
 
 def _check_expiry(file: ToleranceFile, name: str) -> None:

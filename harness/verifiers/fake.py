@@ -90,6 +90,7 @@ class FakeVerifier:
                 name=self._condition.reduction_order.label,
                 requested=requested.order,
                 resolved=requested.order,
+                fingerprints=self._fingerprints(),
             ),
             loaded_digest=digest(["fake", self._kind, self._condition.precision]),
         )
@@ -99,15 +100,24 @@ class FakeVerifier:
         return [self._encode(text) for text in texts]
 
     def score(
-        self, rows: Sequence[EncodedRow], width: int, side: PaddingSide | None
+        self,
+        rows: Sequence[EncodedRow],
+        width: int,
+        side: PaddingSide | None,
+        num_rows: int | None = None,
     ) -> list[float]:
         """Return a hash of each row, moved as the kind says."""
-        shape = f"{len(rows)}|{width}|{side}"
+        shape = f"{num_rows or len(rows)}|{width}|{side}"
         batch = "|".join(row.content_digest for row in rows)
         return [self._score(row, shape, batch, width) for row in rows]
 
     def close(self) -> None:
         """Do nothing."""
+
+    def _fingerprints(self) -> dict[str, str]:
+        """Return a fingerprint that says fake, where the condition asks for one."""
+        order = self._condition.reduction_order
+        return {"fake": digest(["fake", self._kind, order.label])} if order.fingerprint else {}
 
     def _encode(self, text: RowText) -> EncodedRow:
         context, branch = text.context.encode(), text.branch.encode()

@@ -3,6 +3,9 @@
 The model's own `forward` is called, so that logit scaling and soft-capping are kept. Only a
 decoder's classification layer, which transformers would pool by the pad token's id, is applied by
 us, at the columns that the head names.
+
+In a forward of a set shape the shape of every product follows from the inputs' shape: not from how
+many places are read, nor from where they are.
 """
 
 import inspect
@@ -27,6 +30,10 @@ class Reads(NamedTuple):
     """Row of each place, `[reads]`."""
     columns: list[int]
     """Column of each place, `[reads]`."""
+    once: bool = False
+    """Whether each row is read at one place, by the nature of the head."""
+    set_shape: bool = False
+    """Whether the forward is of a set shape."""
 
 
 class _CausalForward:
@@ -39,13 +46,31 @@ class _CausalForward:
     def __call__(self, inputs: Inputs, reads: Reads) -> "Tensor":
         import torch  # noqa: PLC0415 - not on the planner's side
 
-        if not self._keeps:
+        if reads.set_shape and reads.once:
+            return self._row_by_row(inputs, reads)
+        if not self._keeps or reads.set_shape:
             return self._logits(inputs)[reads.rows, reads.columns]
         kept = sorted(set(reads.columns))
         at = {column: index for index, column in enumerate(kept)}
         columns = torch.tensor(kept, device=self._model.device)
         logits = self._logits(inputs, logits_to_keep=columns)
         return logits[reads.rows, [at[column] for column in reads.columns]]
+
+    def _row_by_row(self, inputs: Inputs, reads: Reads) -> "Tensor":
+        """Return the logits at one column a row: the output layer gets all rows, and only those."""
+        import torch  # noqa: PLC0415
+
+        columns = torch.zeros(len(inputs["input_ids"]), dtype=torch.long)
+        columns[reads.rows] = torch.tensor(reads.columns)
+        columns = columns.to(self._model.device)
+        rows = torch.arange(len(columns), device=self._model.device)
+        hook = self._model.get_output_embeddings().register_forward_pre_hook(
+            lambda _layer, args: (args[0][rows, columns].unsqueeze(1), *args[1:]), prepend=True
+        )
+        try:
+            return self._logits(inputs)[reads.rows, 0]
+        finally:
+            hook.remove()
 
     def _logits(self, inputs: Inputs, **options: "Tensor") -> "Tensor":
         logits: Tensor = self._model(**inputs, **options, use_cache=False).logits
@@ -60,6 +85,9 @@ class _DecoderLabels:
 
     def __call__(self, inputs: Inputs, reads: Reads) -> "Tensor":
         hidden = self._model.base_model(**inputs, use_cache=False).last_hidden_state
+        if reads.set_shape:
+            everywhere: Tensor = self._model.score(hidden)
+            return everywhere[reads.rows, reads.columns]
         labels: Tensor = self._model.score(hidden[reads.rows, reads.columns])
         return labels
 
@@ -70,11 +98,11 @@ class _EncoderLabels:
     def __init__(self, model: Any) -> None:
         self._model = model
 
-    def __call__(self, inputs: Inputs, reads: Reads) -> "Tensor":  # noqa: ARG002 - it pools
+    def __call__(self, inputs: Inputs, reads: Reads) -> "Tensor":
         if not bool(inputs["attention_mask"][:, 0].all()):
             raise UnsupportedConditionError("this model pools column 0: set batching.side: right")
         labels: Tensor = self._model(**inputs).logits
-        return labels
+        return labels[reads.rows]
 
 
 class _TokenLabels:

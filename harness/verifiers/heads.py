@@ -57,6 +57,9 @@ def score_unit(head: Head) -> ScoreUnit:
 class ScoreHead(ABC):
     """Reads logits at some tokens of a row and makes one score of them."""
 
+    reads_once = False
+    """Whether every row is read at one place, whatever is in it."""
+
     def __init__(self, chosen: Sequence[int]) -> None:
         """Take the logits of the classes or vocabulary entries `chosen`, wherever it reads."""
         self._chosen = list(chosen)
@@ -98,6 +101,8 @@ def score_head(head: Head, tokenizer: Any, num_labels: int) -> ScoreHead:
 
 class _LastTokenHead(ScoreHead):
     """Reads the logits after the last real token."""
+
+    reads_once = True
 
     def positions(self, row: EncodedRow) -> list[int]:
         return [len(row.token_ids) - 1]

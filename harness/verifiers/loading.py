@@ -18,6 +18,9 @@ __all__ = ["load_model", "load_tokenizer"]
 _VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 """Without any of them transformers makes an empty tokenizer and says nothing."""
 
+_FLOAT64 = {"experts_implementation": "eager"}
+"""torch's grouped product of experts has no float64; the model's own loop over them has."""
+
 
 def load_tokenizer(checkpoint: Checkpoint, spec: VerifierSpec) -> Any:
     """Load the fast tokenizer; raise ModelLoadError when there is none."""
@@ -53,6 +56,7 @@ def load_model(checkpoint: Checkpoint, spec: VerifierSpec, dtype: str, attention
             use_safetensors=True,
             ignore_mismatched_sizes=True,  # refused below, by name
             output_loading_info=True,
+            **_FLOAT64 if dtype == "float64" else {},
         )
     except Exception as error:
         raise _not_loaded(checkpoint, "model", error) from error

@@ -4,7 +4,10 @@ Contract, checked for every backend by tests/verifiers/test_contract.py:
 
 * `encode` is pure: the same text gives the same row;
 * `score` runs exactly one forward over exactly the rows given, in that order, padded as told, and
-  returns one float64 score a row; it adds no row, drops none, and caches nothing between calls;
+  returns one float64 score a row; it drops no row and caches nothing between calls;
+* with `num_rows` the forward is of a set shape: inert rows, one token of padding each, fill it up
+  after the rows given, and every operation's shape follows from `num_rows` and `width` alone, so
+  that no kernel is chosen by how many neighbours there are, or by what is in them;
 * a non-finite score is returned as it is: judging it is not the backend's business;
 * `facts` and `resolved` report what is, read back after set-up, not what was asked for.
 """
@@ -78,9 +81,16 @@ class Verifier(Protocol):
         """
 
     def score(
-        self, rows: Sequence[EncodedRow], width: int, side: PaddingSide | None
+        self,
+        rows: Sequence[EncodedRow],
+        width: int,
+        side: PaddingSide | None,
+        num_rows: int | None = None,
     ) -> list[float]:
-        """Run one forward over `rows`, padded to `width` tokens on `side`; one score a row."""
+        """Run one forward over `rows`, padded to `width` tokens on `side`; one score a row.
+
+        `num_rows` is the set number of the forward's rows, inert ones included; None for `rows`.
+        """
 
     def close(self) -> None:
         """Free the model and restore every switch."""

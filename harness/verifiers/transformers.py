@@ -2,7 +2,7 @@
 
 Rules kept here:
 
-* position ids follow the attention mask, so they are the same for either padding side;
+* position ids follow the rows' tokens, so they are the same for either padding side;
 * the pooled position is the last real token by count, never by the pad token's id;
 * no key-value cache, no dropout, no cast of a loaded model: another precision is another load;
 * logits leave the device once a batch, as the few float64 values that the head takes from them.
@@ -11,14 +11,16 @@ Whether a kernel treats its rows independently is not known here; calibration me
 """
 
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property, partial
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness import machine
 from harness.codec import digest
 from harness.conditions.attention import attn_implementation
+from harness.conditions.batch_invariant import batch_invariant
 from harness.conditions.condition import (
     Condition,
     controlled,
@@ -29,21 +31,35 @@ from harness.conditions.kernel_environment import kernel_environment
 from harness.conditions.precision import torch_dtype_name
 from harness.conditions.split_k import split_k
 from harness.errors import ConfigError, InputFileError, UnsupportedConditionError
+from harness.orders.cache import cache_key
+from harness.orders.model_orders import ModelOrders
 from harness.records.batching import PaddingSide
 from harness.records.build import Build
 from harness.records.invocation import PrecisionMode, ReductionOrder
 from harness.records.switches import SwitchValues
 from harness.records.verifier import Device, Overflow, ProcessReward, VerifierSpec
+from harness.verifiers.causality import is_causal
 from harness.verifiers.checkpoint import find_checkpoint
 from harness.verifiers.first_forward import first_forward
 from harness.verifiers.forwards import Reads, forward_of, pools_first_column
 from harness.verifiers.head_layer import install_head
 from harness.verifiers.heads import model_task, score_head
-from harness.verifiers.inputs import first_columns, first_position, padded_inputs, padding_id
+from harness.verifiers.inputs import (
+    filled_up,
+    first_columns,
+    first_position,
+    padded_inputs,
+    padding_id,
+)
 from harness.verifiers.loading import load_model, load_tokenizer
 from harness.verifiers.prompt import TokenLimit, encode_rows, plain_template
 from harness.verifiers.protocol import EncodedRow, ResolvedCondition, RowText
 from harness.verifiers.wholeness import loaded_digest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from harness.verifiers.trace import Watch
 
 __all__ = ["TransformersVerifier"]
 
@@ -74,6 +90,10 @@ class TransformersVerifier:
         self._head_layer = install_head(self._model, self._checkpoint, spec)
         if order.split_k:
             stack.enter_context(split_k(self._model, order.split_k))
+        self._implementation: SwitchValues = {}
+        if order.name == "batch_invariant":
+            name = stack.enter_context(batch_invariant(self._model, spec.device))
+            self._implementation = {"batch_invariant": name}
         self._bind()
 
     def _bind(self) -> None:
@@ -82,8 +102,9 @@ class TransformersVerifier:
         self._template = plain_template(spec.prompt, self._tokenizer)
         self._limit = _token_limit(model, spec)
         self._head = score_head(spec.head, self._tokenizer, _num_labels(model, spec))
-        self._forward = forward_of(model, model_task(spec.head))
-        if pools_first_column(self._forward):
+        forward = forward_of(model, model_task(spec.head))
+        self._forward: Callable[..., Tensor] = forward
+        if pools_first_column(forward):
             _refuse_other_pooling(spec)
         self._ids = {
             "padding": padding_id(self._tokenizer, model),
@@ -110,7 +131,7 @@ class TransformersVerifier:
         )
 
     def resolved(self) -> ResolvedCondition:
-        """Return the condition as it turned out."""
+        """Return the condition as it turned out, with its fingerprints where it asks for them."""
         condition, switches = self._condition, resolved_switches(self._spec.device)
         return ResolvedCondition(
             precision_mode=PrecisionMode(
@@ -121,7 +142,8 @@ class TransformersVerifier:
             reduction_order=ReductionOrder(
                 name=condition.reduction_order.label,
                 requested=self._requested.order,
-                resolved=switches.order | self._attention(),
+                resolved=switches.order | self._attention() | self._implementation,
+                fingerprints=self._fingerprints(),
             ),
             loaded_digest=loaded_digest(self._model),
         )
@@ -140,25 +162,64 @@ class TransformersVerifier:
         return rows
 
     def score(
-        self, rows: Sequence[EncodedRow], width: int, side: PaddingSide | None
+        self,
+        rows: Sequence[EncodedRow],
+        width: int,
+        side: PaddingSide | None,
+        num_rows: int | None = None,
     ) -> list[float]:
         """Run one forward over `rows`, padded to `width` on `side`; one float64 score a row."""
         import torch  # noqa: PLC0415 - not on the planner's side
 
-        starts = first_columns(rows, width, side)
+        padded = filled_up(rows, width, num_rows, self._ids["padding"]) if num_rows else rows
+        starts = first_columns(padded, width, side)
         positions = [self._head.positions(row) for row in rows]
+        places = [(row, starts[row] + at) for row, own in enumerate(positions) for at in own]
         reads = Reads(
-            rows=[at for at, own in enumerate(positions) for _ in own],
-            columns=[
-                start + at for start, own in zip(starts, positions, strict=True) for at in own
-            ],
+            rows=[row for row, _ in places],
+            columns=[column for _, column in places],
+            once=self._head.reads_once,
+            set_shape=num_rows is not None,
         )
+        masked = num_rows is None or side is not PaddingSide.RIGHT or not self._is_causal
         with torch.inference_mode():
-            inputs = padded_inputs(rows, starts, width, **self._ids)
+            inputs = padded_inputs(padded, starts, width, **self._ids, masked=masked)
             device = self._model.device
             logits = self._forward({name: t.to(device) for name, t in inputs.items()}, reads)
             values = iter(self._head.take(rows, logits).tolist())
         return [self._head.score(list(islice(values, len(own)))) for own in positions]
+
+    @contextmanager
+    def watched(self, watch: "Watch") -> Iterator[None]:
+        """Hand every forward inside the context to `watch`; see `harness.verifiers.trace`."""
+        forward = self._forward
+        self._forward = partial(watch, self._model, forward)
+        try:
+            yield
+        finally:
+            self._forward = forward
+
+    @cached_property
+    def _is_causal(self) -> bool:
+        return is_causal(self._model, **self._ids)
+
+    @cached_property
+    def orders(self) -> ModelOrders:
+        """The summation trees of the model, measured when they are asked for."""
+        switches = resolved_switches(self._spec.device)
+        resolved = switches.precision | switches.order | self._dtypes() | self._attention()
+        label = {"order": self._condition.reduction_order.label}
+        return ModelOrders(
+            self._model,
+            self._forward,
+            self.score,
+            ids=self._ids,
+            longest=self._limit.max_tokens,
+            key=cache_key(self.facts().build_id, resolved | self._implementation | label),
+        )
+
+    def _fingerprints(self) -> dict[str, str]:
+        return self.orders.fingerprints() if self._condition.reduction_order.fingerprint else {}
 
     def close(self) -> None:
         """Free the model and restore every switch."""

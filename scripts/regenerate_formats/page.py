@@ -21,6 +21,7 @@ from harness.records import (
     Verdict,
 )
 from harness.records.document import Record
+from harness.records.withdrawal import Withdrawals
 from scripts.regenerate_formats.doc_lines import doc_lines
 from scripts.regenerate_formats.tables import parts_of, record_section
 from scripts.regenerate_golden import documents
@@ -40,8 +41,9 @@ Rules that hold for all of them:
 
 * Text is UTF-8. A JSON-lines file has one object a line; blank lines are passed over.
 * A key that stands twice, `NaN`, `Infinity` and numbers beyond the largest float are refused.
-* Commit records, replay records, tolerance files and verdicts have an integer `schema_version`. A
-  newer one is refused, an older one is upgraded. Their unknown fields survive reading and writing.
+* Commit records, replay records, tolerance files, withdrawals and verdicts have an integer
+  `schema_version`. A newer one is refused, an older one is upgraded. Their unknown fields survive
+  reading and writing.
 * Whatever is hashed is canonical JSON: keys sorted, no white space, the shortest number that reads
   back to the same float. A digest is `sha256:` and 64 hexadecimal digits.
 * A file appears whole or not at all; a line that was torn by a crash costs that line only.
@@ -78,6 +80,10 @@ OBSERVATION_COLUMNS = {
     "processes": {
         "process_id": "Which of the run's processes: arm, part of the plan.",
         "facts": "What it found, JSON: `ProcessFacts`.",
+    },
+    "searches": {
+        "process_id": "Which of the run's processes searched.",
+        "found": "Where results switch, axis by axis, JSON: a list of `AxisSearch`.",
     },
     "observations": {
         "process_id": "The process that scored it.",
@@ -170,6 +176,14 @@ def _files() -> tuple[_File, ...]:
             "[tolerance.schema.json](tolerance.schema.json) is its JSON Schema.",
             example=_shown(golden["tolerance"]),
             roots=(ToleranceFile,),
+        ),
+        _File(
+            title="Withdrawals: `NAME.tolerance.json.withdrawn.json`",
+            intro="Stands beside a tolerance file and says which of its tolerances a drift alarm "
+            "has put out of use. Written by `scorepin classify --withdraw`, read wherever the "
+            "tolerance file is; one that was edited is refused.",
+            example=_shown(golden["withdrawals"]),
+            roots=(Withdrawals,),
         ),
         _File(
             title="Verdicts",

@@ -77,7 +77,7 @@ CHANGES = {
     "wrong mode": (
         "mode: padded",
         "mode: paded",
-        r"`\$\.arms\[0\]\.batching\.mode`; did you mean 'padded'\? known: fixed_width, padded",
+        r"`\$\.arms\[0\]\.batching\.mode`; did you mean 'padded'\? known: fixed_width, lanes",
     ),
     "wrong head": ("kind: log_odds", "kind: logodds", "did you mean 'log_odds'"),
     "wrong order": ("name: vendor", "name: vender", "did you mean 'vendor'"),

@@ -170,7 +170,10 @@ def test_the_tolerance_file_says_where_it_comes_from(decisions: str, tmp_path: P
     assert (bound.num_decisions, bound.coverage, bound.confidence) == (ALIKE, 0.95, 0.95)
     assert bound.rank == 2
     guards = [guard.guard for guard in file.tolerances[0].guards]
-    assert guards == ["rounding", "live_head", "distinct_arms", "finite", "neighbours"]
+    assert guards == [
+        *("rounding", "live_head", "distinct_arms", "finite", "own_error", "canary"),
+        "neighbours",
+    ]
     assert (
         file.tolerances[0].guards[0].evidence.startswith("20 decisions, bfloat16 against float32")
     )

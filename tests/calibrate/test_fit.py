@@ -7,6 +7,7 @@ import pytest
 from calibrate.fit import FitInput, fit_tolerance
 from calibrate.guards import neighbours
 from calibrate.sensitivity import Pair, Scores, axis_finding
+from calibrate.strata import RowSizes
 from harness.errors import (
     GuardRefusalError,
     InsufficientEvidenceError,
@@ -14,6 +15,7 @@ from harness.errors import (
 )
 from harness.records import (
     AxisFinding,
+    AxisSearch,
     CoveredBatches,
     Equivalence,
     GuardFinding,
@@ -21,6 +23,7 @@ from harness.records import (
     PrecisionMode,
     PrecisionName,
     ReductionOrder,
+    Switch,
 )
 from harness.records.switches import SwitchValues
 
@@ -30,6 +33,7 @@ NUM_ROWS = DECISION_OF_ROW.size
 SCORES = np.random.default_rng(0).normal(0, 5, NUM_ROWS)
 MEMBERSHIP_AXES = ("num_rows", "padded_width", "companions", "row_position", "row_order")
 AXES = (*MEMBERSHIP_AXES, "repeat_same_process", "repeat_fresh_process")
+REQUIRED = ("rounding", "live_head", "distinct_arms", "finite", "canary")
 SWITCHES: SwitchValues = {"weights_dtype": "bfloat16"}
 
 
@@ -55,7 +59,7 @@ def invariant_axes(*changed: AxisFinding) -> tuple[AxisFinding, ...]:
 
 
 def guards(**passed: bool) -> tuple[GuardFinding, ...]:
-    table = {"rounding": True, "live_head": True, "finite": True} | passed
+    table = dict.fromkeys(REQUIRED, True) | passed
     return tuple(GuardFinding(guard=g, passed=p, evidence=f"seen by {g}") for g, p in table.items())
 
 
@@ -91,12 +95,7 @@ def test_a_tolerance_holds_all_it_follows_from() -> None:
     assert tolerance.envelope.num_decisions == NUM_DECISIONS
     assert tolerance.batches == given.batches
     assert tolerance.axes == given.axes
-    assert [finding.guard for finding in tolerance.guards] == [
-        "rounding",
-        "live_head",
-        "finite",
-        "neighbours",
-    ]
+    assert [finding.guard for finding in tolerance.guards] == [*REQUIRED, "neighbours"]
 
 
 def test_floor_and_envelope_are_order_statistics_of_decision_ranges() -> None:
@@ -122,13 +121,13 @@ def test_the_envelope_holds_the_floor_when_only_repeats_move() -> None:
     assert tolerance.floor.value == tolerance.envelope.value == pytest.approx(0.25)
 
 
-@pytest.mark.parametrize("guard", ["rounding", "live_head", "finite", "distinct_arms"])
+@pytest.mark.parametrize("guard", [*REQUIRED, "own_error"])
 def test_a_failed_guard_gives_no_tolerance(guard: str) -> None:
     with pytest.raises(GuardRefusalError, match=f"- {guard}: seen by {guard}"):
         fit_tolerance(fit_input(guards=guards(**{guard: False})))
 
 
-@pytest.mark.parametrize("guard", ["rounding", "live_head", "finite"])
+@pytest.mark.parametrize("guard", REQUIRED)
 def test_a_guard_that_was_not_run_gives_no_tolerance(guard: str) -> None:
     some = tuple(finding for finding in guards() if finding.guard != guard)
     with pytest.raises(GuardRefusalError, match=f"not run: {guard}"):
@@ -166,6 +165,17 @@ def test_a_non_finite_score_gives_no_tolerance(field: str) -> None:
 def test_scores_over_other_rows_are_refused() -> None:
     with pytest.raises(InvalidRecordError, match="over 300 rows"):
         fit_input(repeats=(np.zeros((2, 299)),))
+
+
+def searched(*firsts: int) -> AxisSearch:
+    """Return what a search says that found switches before these sizes."""
+    return AxisSearch(
+        axis="num_rows",
+        held="slot 0",
+        sizes=(1, 2, 3, 4, 32),
+        switches=tuple(Switch(last=first - 1, first=first) for first in firsts),
+        probe_lengths=(9,),
+    )
 
 
 FEW_ROWS = 58 * 3  # one decision short of the 59 that 0.95 at 0.95 needs
@@ -206,6 +216,8 @@ EQUIVALENCES: list[tuple[str, dict[str, Any], Equivalence]] = [
         {"compositions": moved_by(0, 0.5)},
         Equivalence.SHAPE,
     ),
+    ("a search found a switch", {"searches": (searched(4),)}, Equivalence.SHAPE),
+    ("a search found none", {"searches": (searched(),)}, Equivalence.ANY),
     ("coupled", {"neighbours": COUPLED}, Equivalence.EXACT),
     ("neighbours were not exercised", {"neighbours": UNEXERCISED}, Equivalence.EXACT),
     (
@@ -246,3 +258,27 @@ def test_memberships_count_as_equal_by_evidence_only(
     tolerance = fit_tolerance(fit_input(**changes))
     assert tolerance.equivalence is equivalence
     assert tolerance.companion_coupled == (changes.get("neighbours") is COUPLED)
+
+
+def test_searches_stand_in_the_tolerance_as_they_were_found() -> None:
+    found = searched(4), searched()
+    assert fit_tolerance(fit_input(searches=found)).searches == found
+
+
+def test_movement_by_length_is_looked_for_over_repeats_too() -> None:
+    """Every other decision is long, and moves in a repeat alone: the floor moves with it."""
+    long_rows = DECISION_OF_ROW % 2 == 1
+    noise = np.random.default_rng(2).random(NUM_ROWS) * long_rows
+    sizes = RowSizes(
+        num_tokens=np.where(long_rows, 90, 10), widths=np.full((3, NUM_ROWS), 96, np.int64)
+    )
+    moved_again = (np.stack([SCORES, SCORES + noise]),)
+    changes = {"sizes": sizes, "coverage": 0.9, "confidence": 0.9}
+    tolerance = fit_tolerance(fit_input(repeats=moved_again, **changes))
+    (by_length,) = tolerance.strata
+    assert (by_length.axis, by_length.p_value <= by_length.level) == ("token_length", True)
+    assert [(one.lower, one.upper) for one in by_length.strata] == [(10, 10), (11, 90)]
+    assert by_length.strata[0].envelope.value == tolerance.floor.value > 0.5
+    assert by_length.strata[0].envelope.lower == 0.0
+    assert by_length.strata[1].envelope.value >= tolerance.floor.value
+    assert fit_tolerance(fit_input(repeats=moved_again)).strata == ()

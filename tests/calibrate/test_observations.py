@@ -78,7 +78,7 @@ def test_any_finite_float_survives_as_the_stored_text(score: float) -> None:
     assert bits([float(repr(score))]) == bits([score])
 
 
-@pytest.mark.parametrize("table", ["run", "rows", "processes", "observations"])
+@pytest.mark.parametrize("table", ["run", "rows", "processes", "searches", "observations"])
 @pytest.mark.parametrize("statement", ["DELETE FROM {}", "UPDATE {} SET rowid = 1"])
 def test_what_is_stored_is_neither_changed_nor_deleted(
     tmp_path: Path, table: str, statement: str
@@ -86,7 +86,9 @@ def test_what_is_stored_is_neither_changed_nor_deleted(
     with a_store(tmp_path) as store:
         begin(store)
         store.append("p", "solo", 0, (0,), (7.0,))
-    column = {"run": "key", "rows": "row", "processes": "process_id", "observations": "row"}[table]
+        store.append_search("p", ())
+    columns = {"run": "key", "processes": "process_id", "searches": "process_id"}
+    column = columns.get(table, "row")
     with sqlite3.connect(tmp_path / "observations.sqlite") as db:
         query = statement.format(table).replace("rowid", column)
         with pytest.raises(sqlite3.IntegrityError, match="append-only"):

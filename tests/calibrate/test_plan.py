@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from calibrate.axes import FIXED, VARIED, Axis, Placement, find_axis, required_axes
 from calibrate.compositions import REPEATS, Composition, plan_compositions
 from calibrate.config import Arm, Sweep
-from calibrate.plan import plan_processes, process_compositions
+from calibrate.plan import plan_appeal, plan_processes, process_compositions
 from harness.conditions.batching import RowShape
+from harness.conditions.reduction_order import Attention, ReductionOrderSpec
 from harness.errors import ConfigError, UnsupportedConditionError
 from harness.records import PrecisionName
 from harness.records.batching import Batching, FixedWidth, Padded, PaddingSide, Solo
@@ -78,6 +79,7 @@ def test_batches_stay_within_the_mode(lengths: list[int], batching: Batching, sw
         assert {len(batch.rows) for batch in batches} == {1}
         assert {batch.side for batch in batches} == {None}
         return
+    assert batching.max_rows is not None
     assert max(len(batch.rows) for batch in batches) <= batching.max_rows
     assert {batch.side for batch in batches} == {batching.side, *sweep.sides}
     if isinstance(batching, FixedWidth):
@@ -125,16 +127,44 @@ def test_the_two_shares_part_the_compositions(
     lengths: list[int], batching: Batching, sweep: Sweep
 ) -> None:
     config = a_config("unused", arms=(an_arm(batching=batching),), sweep=sweep)
-    one, other, reference = plan_processes(config, 7)
     every = plan_compositions(shapes(lengths), config.arms[0], sweep, config.seed)
-    first, second, guard = (
+    first, second, guard, _ = (
         [c.name for c in process_compositions(config, plan, shapes(lengths))]
-        for plan in (one, other, reference)
+        for plan in plan_processes(config, 7)
     )
     assert sorted(first + second) == sorted(c.name for c in every)
     assert f"fresh-{every[0].name}" in second
     assert {every[0].name, f"again-{every[0].name}"} <= set(first)
     assert guard == [c.name for c in every if not c.name.startswith(REPEATS)]
+
+
+@given(lengths=lengths_of_rows, batching=batchings, sweep=sweeps)
+def test_the_exact_process_scores_each_row_alone_as_the_others_do(
+    lengths: list[int], batching: Batching, sweep: Sweep
+) -> None:
+    config = a_config("unused", arms=(an_arm(batching=batching),), sweep=sweep)
+    *_, exact = plan_processes(config, 7)
+    (alone,) = process_compositions(config, exact, shapes(lengths))
+    assert [len(batch.rows) for batch in alone.batches] == [1] * len(lengths)
+    assert alone in plan_compositions(shapes(lengths), config.arms[0], sweep, config.seed)
+    assert exact.is_optional
+
+
+@given(lengths=lengths_of_rows, batching=batchings, sweep=sweeps, chosen=st.integers(0, 29))
+def test_an_appeal_runs_the_batches_of_its_decisions_whole_and_no_others(
+    lengths: list[int], batching: Batching, sweep: Sweep, chosen: int
+) -> None:
+    config = a_config("unused", arms=(an_arm(batching=batching),), sweep=sweep)
+    rows = shapes(lengths)
+    named = rows[min(2 * chosen, len(rows) - 1)].decision_id
+    _, _, reference, _ = plan_processes(config, 7)
+    appeal = plan_appeal(config, 0, 7, [named])
+    mine = {at for at, row in enumerate(rows) if row.decision_id == named}
+    heard = process_compositions(config, appeal, rows)
+    for part, whole in zip(heard, process_compositions(config, reference, rows), strict=True):
+        assert part.name == whole.name
+        assert list(part.batches) == [b for b in whole.batches if mine & set(b.rows)]
+    assert (appeal.num_decisions, appeal.is_optional) == (reference.num_decisions, True)
 
 
 @given(lengths=lengths_of_rows, batching=batchings, sweep=sweeps)
@@ -235,21 +265,38 @@ def test_the_seed_moves_the_shuffle_and_nothing_else() -> None:
 def test_processes_of_two_arms() -> None:
     arms = an_arm(), an_arm(precision=PrecisionName.FLOAT32)
     plans = plan_processes(a_config("unused", arms=arms, guard_decisions=20), 60)
-    assert [plan.process_id for plan in plans] == [
-        f"arm-{at}/{purpose}"
-        for at in (0, 1)
-        for purpose in ("measure-0", "measure-1", "reference")
-    ]
-    assert [plan.condition.precision for plan in plans] == [
-        *("bfloat16", "bfloat16", "float32"),
-        *("float32", "float32", "float64"),
-    ]
-    assert [plan.num_decisions for plan in plans] == [60, 60, 20] * 2
+    assert {plan.process_id: str(plan.condition.precision) for plan in plans} == {
+        "arm-0/measure-0": "bfloat16",
+        "arm-0/measure-1": "bfloat16",
+        "arm-0/reference": "float32",
+        "arm-0/exact": "float64",
+        "arm-1/measure-0": "float32",
+        "arm-1/measure-1": "float32",
+        "arm-1/reference": "float64",  # which is exact already
+    }
+    assert [plan.num_decisions for plan in plans] == [60, 60, 20, 20, 60, 60, 20]
+
+
+def test_exact_decisions_are_among_the_guards_and_may_be_none() -> None:
+    def num_exact(**changes: Any) -> list[int]:
+        plans = plan_processes(a_config("unused", **changes), 60)
+        return [plan.num_decisions for plan in plans if plan.process_id == "arm-0/exact"]
+
+    assert num_exact(exact_decisions=7) == [7]
+    assert num_exact(exact_decisions=30, guard_decisions=9) == [9]
+    assert num_exact(exact_decisions=0) == []
+
+
+def test_float64_runs_with_a_kernel_that_has_it() -> None:
+    order = ReductionOrderSpec(name="vendor", attention=Attention.FLASH, num_threads=1)
+    assert an_arm(reduction_order=order).exact.reduction_order.label == "vendor+math+threads:1"
+    own = ReductionOrderSpec(name="vendor", attention=Attention.EAGER)
+    assert an_arm(reduction_order=own).exact.reduction_order == own
 
 
 def test_the_guards_take_no_more_decisions_than_there_are() -> None:
     plans = plan_processes(a_config("unused", guard_decisions=100), 60)
-    assert [plan.num_decisions for plan in plans] == [60, 60, 60]
+    assert [plan.num_decisions for plan in plans] == [60, 60, 60, 20]
 
 
 def test_an_arm_without_a_reference_is_refused() -> None:

@@ -36,7 +36,7 @@ from tests.calibrate.killed_runs import (
 )
 
 FIRST = "arm-0/measure-0"
-PROCESSES = {FIRST, "arm-0/measure-1", "arm-0/reference"}
+PROCESSES = {FIRST, "arm-0/measure-1", "arm-0/reference", "arm-0/exact"}
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_a_finished_process_is_not_started_again(
     assert starts == ["bfloat16", "bfloat16"]
     starts.clear()
     run(one_by_one, tmp_path / "run", now=LATER)
-    assert starts == ["bfloat16", "float32"]
+    assert starts == ["bfloat16", "float32", "float64"]
     assert_same_files(tmp_path / "run", whole)
 
 
@@ -315,4 +315,4 @@ def test_what_fails_before_a_model_is_loaded_can_be_mended_in_place(
 
 def test_calibrate_needs_no_terminal(config: CalibrationConfig, tmp_path: Path) -> None:
     calibrated = calibrate(config, files_in(tmp_path / "run"), now=NOW, progress=Recorder())
-    assert calibrated.num_observations == 2 * NUM_DECISIONS * 14 + 2 * 20 * 12
+    assert calibrated.num_observations == 2 * NUM_DECISIONS * 14 + 2 * 20 * (12 + 1)

@@ -9,6 +9,7 @@ from scipy import stats
 
 from calibrate.statistics import (
     largest_rank,
+    lower_rank,
     order_statistic_bound,
     rate_upper,
     required_decisions,
@@ -221,7 +222,24 @@ def _mostly_zero_share(movement: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(movement > 0, 0.9 + 0.1 * _pareto_share(movement), 0.9)
 
 
+def _bfloat16(uniform: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Round up to bfloat16's lattice, 8 bits: equal movements are as frequent as there."""
+    mantissa, exponent = np.frexp(_pareto(uniform))
+    return np.asarray(np.ldexp(np.ceil(mantissa * 2**8) / 2**8, exponent))
+
+
+def _student(uniform: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return absolute values of Student's t with 2 degrees of freedom: no variance."""
+    return np.asarray(uniform * np.sqrt(2 / (1 - uniform**2)))
+
+
+def _student_share(movement: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(movement / np.sqrt(2 + movement**2))
+
+
 LAWS: dict[str, Law] = {
+    "student-t2": (_student, _student_share),
+    "bfloat16": (_bfloat16, _pareto_share),
     "pareto": (_pareto, _pareto_share),
     "lattice": (_lattice, _pareto_share),
     "mostly-zero": (_mostly_zero, _mostly_zero_share),
@@ -234,7 +252,7 @@ def _draws(law: str, num: int, seed: int) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("num", [59, 70, 181])
-def test_bound_covers_as_often_as_it_says(law: str, num: int) -> None:
+def test_both_limits_hold_as_often_as_they_say(law: str, num: int) -> None:
     draws = _draws(law, num, seed=num)
     bounds = [order_statistic_bound(row, COVERAGE, CONFIDENCE, 2) for row in draws]
     shares_covered = LAWS[law][1](np.array([bound.value for bound in bounds]))
@@ -242,9 +260,36 @@ def test_bound_covers_as_often_as_it_says(law: str, num: int) -> None:
     # the exact exceedance rate is kept too, and it is sharper than 1 - coverage
     exceeding = 1 - shares_covered > bounds[0].exceedance_rate_upper
     assert exceeding.sum() <= MAX_FAILURES
+    # a lower limit is too high when more than the covered share lies below it
+    lower = np.array([bound.lower for bound in bounds])
+    assert (LAWS[law][1](np.nextafter(lower, 0)) > COVERAGE).sum() <= MAX_FAILURES
 
 
-@pytest.mark.parametrize("law", ["pareto", "mostly-zero"])
+@pytest.mark.parametrize("law", ["pareto", "student-t2", "mostly-zero"])
+@pytest.mark.parametrize("num", [40, 53])  # just before the rank changes: the error is largest
+def test_one_rank_higher_is_no_lower_limit(law: str, num: int) -> None:
+    rank = lower_rank(num, COVERAGE, CONFIDENCE) - 1
+    values = np.partition(_draws(law, num, seed=num), num - rank, axis=1)[:, num - rank]
+    assert (LAWS[law][1](values) > COVERAGE).sum() > MAX_FAILURES
+
+
+@given(num=st.integers(1, 500), coverage=shares, confidence=shares)
+def test_the_lower_rank_is_the_smallest_that_the_definition_allows(
+    num: int, coverage: float, confidence: float
+) -> None:
+    rank = lower_rank(num, coverage, confidence)
+    assert stats.binom.cdf(rank - 1, num, 1 - coverage) >= confidence - 1e-12
+    assert rank == 1 or stats.binom.cdf(rank - 2, num, 1 - coverage) < confidence + 1e-12
+
+
+def test_too_few_decisions_for_a_lower_limit_leave_zero() -> None:
+    bound = order_statistic_bound(np.ones(5), 0.5, 0.95, 2)
+    assert (bound.value, bound.lower) == (1.0, 1.0)
+    assert lower_rank(2, 0.3, 0.9) == 3
+    assert order_statistic_bound(np.ones(2), 0.3, 0.9, 2).lower == 0.0
+
+
+@pytest.mark.parametrize("law", ["pareto", "student-t2", "mostly-zero"])
 @pytest.mark.parametrize(("num", "rank"), [(40, 1), (59, 2), (181, 6)])
 def test_too_few_decisions_or_too_small_an_order_statistic_fails_the_simulation(
     law: str, num: int, rank: int

@@ -8,7 +8,21 @@ import typer
 from calibrate.cli import app
 from tests.command import invoke, scorepin
 
-COMMANDS = ("calibrate", "report", "score", "replay", "classify", "show", "doctor", "demo")
+COMMANDS = (
+    "calibrate",
+    "report",
+    "score",
+    "replay",
+    "classify",
+    "show",
+    "diff",
+    "doctor",
+    "demo",
+    "lanes",
+    "power",
+    "probe",
+    "locate",
+)
 GROUPS = ("gate", "ledger", "effects")
 """The planner's, tested beside what they show."""
 

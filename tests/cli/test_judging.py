@@ -8,8 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from calibrate.verdicts import JudgedFiles, withdraw_alarmed
 from harness.codec import decode, encode, parse
 from harness.files import read_lines
+from harness.judge.alarm import alarm_over
 from harness.records import (
     Bound,
     CommitRecord,
@@ -18,9 +20,10 @@ from harness.records import (
     Tolerance,
     ToleranceFile,
     Verdict,
+    VerdictKind,
 )
 from harness.records.document import Document
-from harness.tolerance_file import read_tolerance_file, seal
+from harness.tolerance_file import load_tolerances, read_tolerance_file, seal
 from tests.command import ENVIRONMENT, SCOREPIN, scorepin
 from tests.examples import (
     ENVELOPE,
@@ -32,6 +35,7 @@ from tests.examples import (
     a_replay,
     a_tolerance,
     a_tolerance_file,
+    a_verdict,
     an_invocation,
 )
 
@@ -58,6 +62,14 @@ envelope         0.0625       0.99         0.95         400     <= 0.01
 axis       finding   decisions moved       rate   largest
 ─────────────────────────────────────────────────────────
 num_rows   moved           37 of 400   <= 0.125    0.0469
+
+searched   sizes tried     results switch between
+─────────────────────────────────────────────────
+num_rows   5 from 1 to 8   3 and 4
+
+movement by    p-value   envelope
+──────────────────────────────────────────
+token_length   0.25      one for all sizes
 
 guard       passed   evidence
 ─────────────────────────────────────
@@ -145,6 +157,7 @@ def a_bound_of(value: str, tolerance: Tolerance, *, num_decisions: int) -> Toler
         value=float(value),
         num_decisions=num_decisions,
         exceedance_rate_upper=0.000123,
+        lower=0.0,
         coverage=0.999,
     )
     axes = msgspec.structs.replace(
@@ -247,12 +260,17 @@ def test_a_fault_is_told_even_if_some_lines_are_unusable(folder: Path) -> None:
     assert (rejects["where"], rejects["text"]) == ("replays.jsonl:2", "{")
 
 
-def test_drift_without_end_raises_the_alarm(folder: Path) -> None:
+def drifting(folder: Path, num: int = 20) -> None:
+    """Write so many replays that all moved beyond the floor."""
     commit, replay = of_every_kind()[2]
-    names = [f"c{at}" for at in range(20)]
+    names = [f"c{at}" for at in range(num)]
     replace = msgspec.structs.replace
     lines_of(folder, "commits.jsonl", (replace(commit, commit_id=name) for name in names))
     lines_of(folder, "replays.jsonl", (replace(replay, commit_id=name) for name in names))
+
+
+def test_drift_without_end_raises_the_alarm(folder: Path) -> None:
+    drifting(folder)
     done = scorepin(*JUDGE, cwd=folder)
     assert done.returncode == 0
     told = " ".join(done.stdout.split())
@@ -260,6 +278,80 @@ def test_drift_without_end_raises_the_alarm(folder: Path) -> None:
     assert "20 of 20 replays moved beyond the floor" in told
     some(folder, 0)
     assert "alarm" not in scorepin(*JUDGE, cwd=folder).stdout
+
+
+def kinds(text: str) -> list[str]:
+    return sorted({json.loads(line)["kind"] for line in text.splitlines()})
+
+
+def test_an_alarm_withdraws_the_tolerance_until_it_is_calibrated_again(folder: Path) -> None:
+    drifting(folder)
+    first = scorepin(*JUDGE, "--withdraw", cwd=folder)
+    assert (first.returncode, first.stderr) == (0, "")
+    told = " ".join(first.stdout.split())
+    assert f"withdrawn {FILE}: replays that it would judge are unjudged from now on" in told
+    (entry,) = json.loads((folder / f"{FILE}.withdrawn.json").read_bytes())["withdrawals"]
+    assert (entry["replica"], entry["num_exceeded"], entry["alpha"]) == ("replica-0", 20, 0.01)
+    assert entry["withdrawn_at"] == "2026-01-02T03:04:05+00:00"
+
+    again = scorepin(*JUDGE, "--withdraw", "--json", cwd=folder)
+    assert (again.returncode, kinds(again.stdout)) == (0, ["unjudged"])
+    reason = json.loads(again.stdout.splitlines()[0])["reason"]
+    assert "the tolerance was withdrawn at 2026-01-02T03:04:05+00:00: replica 'repl" in reason
+    shown = " ".join(scorepin("show", FILE, cwd=folder).stdout.split())
+    assert "withdrawn: bfloat16, vendor the tolerance was withdrawn at 2026-01-02" in shown
+    for_a_machine = scorepin("show", FILE, "--json", cwd=folder)
+    assert json.loads(for_a_machine.stdout)
+    assert "withdrawn: bfloat16, vendor" in for_a_machine.stderr
+
+    newer = a_tolerance_file(created_at="2026-02-02T00:00:00+00:00")
+    (folder / FILE).write_bytes(seal(newer))
+    assert "withdrawn" not in scorepin("show", FILE, cwd=folder).stdout
+    assert kinds(scorepin(*JUDGE, "--json", cwd=folder).stdout) == ["drift"]
+
+
+@pytest.mark.parametrize(
+    ("num", "options"), [(20, ()), (2, ("--withdraw",))], ids=["not asked", "no alarm"]
+)
+def test_nothing_is_withdrawn_unasked_or_without_an_alarm(
+    folder: Path, num: int, options: tuple[str, ...]
+) -> None:
+    drifting(folder, num)
+    assert scorepin(*JUDGE, *options, "--alpha", "0.0001", cwd=folder).returncode == 0
+    assert not (folder / f"{FILE}.withdrawn.json").exists()
+
+
+def test_a_damaged_withdrawal_is_an_error_that_says_what_to_do(folder: Path) -> None:
+    (folder / f"{FILE}.withdrawn.json").write_text("{")
+    for command in (JUDGE, ("show", FILE)):
+        done = scorepin(*command, cwd=folder)
+        assert done.returncode == 2
+        assert "error CorruptFileError: " in done.stderr
+        assert f"{FILE}.withdrawn.json" in done.stderr
+        assert "calibrate the build again, or remove the file if all its" in done.stderr
+
+
+def test_only_what_was_exceeded_when_the_alarm_was_raised_is_withdrawn(tmp_path: Path) -> None:
+    other = a_tolerance_file(build=a_build(device_name="Other CPU"))
+    files = {"one": seal(a_tolerance_file()), "two": seal(other)}
+    for name, data in files.items():
+        (tmp_path / f"{name}.tolerance.json").write_bytes(data)
+    loaded = load_tolerances(tmp_path)
+    ids = [file.tolerance_id(file.tolerances[0]) for file in loaded.files]
+    kinds = [VerdictKind.EXACT, *[VerdictKind.DRIFT] * 6, VerdictKind.DIVERGENCE]
+    verdicts = tuple(
+        a_verdict(commit_id=f"c{at}", kind=kind, tolerance_id=ids[kind is VerdictKind.EXACT])
+        for at, kind in enumerate(kinds)
+    )
+    later = a_verdict(commit_id="later", kind=VerdictKind.DRIFT, tolerance_id=ids[1])
+    calm = a_verdict(commit_id="calm", replica="r1", kind=VerdictKind.DRIFT, tolerance_id=ids[1])
+    every = (*verdicts, later, calm)
+    alarms = alarm_over(every, loaded.exceedance_rates(), 0.01)
+    judged = JudgedFiles(verdicts=every, alarms=alarms, rejects=())
+    assert withdraw_alarmed(judged, loaded, "now") == (tmp_path / "one.tolerance.json",)
+    assert sorted(path.name for path in tmp_path.glob("*.withdrawn.json")) == [
+        "one.tolerance.json.withdrawn.json"
+    ]
 
 
 def test_another_builds_file_judges_nothing(folder: Path) -> None:

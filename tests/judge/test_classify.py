@@ -23,6 +23,9 @@ from harness.records import (
     Policy,
     PrecisionName,
     ReplayRecord,
+    Strata,
+    Stratum,
+    StratumAxis,
     Verdict,
     VerdictKind,
 )
@@ -43,6 +46,7 @@ from tests.examples import (
     a_step,
     a_tolerance,
     a_tolerance_file,
+    a_withdrawal,
     an_invocation,
     an_order,
     moved,
@@ -191,6 +195,37 @@ def test_minus_zero_is_consistent_but_not_exact() -> None:
 def test_equal_movements_name_the_first_branch() -> None:
     zero = a_commit(scores={"c": 0.0, "b": 0.0, "a": 0.0})
     assert verdict(a_replay(scores={"c": 1.0, "b": -1.0, "a": 0.5}), zero).worst_branch == "b"
+
+
+def test_where_movement_depends_on_a_size_the_commits_own_envelope_judges() -> None:
+    """The same movement: beyond the envelope of its own length, within that of all."""
+    stratum = Stratum(lower=1, upper=12, envelope=a_bound(2 * FLOOR))
+    by_length = Strata(
+        axis=StratumAxis.TOKEN_LENGTH, p_value=0.001, level=0.005, num_missing=0, strata=(stratum,)
+    )
+    split = Tolerances(files=(a_tolerance_file(tolerances=(a_tolerance(strata=(by_length,)),)),))
+    found = verdict(moved(4 * FLOOR), tolerances=split)
+    assert (found.kind, found.envelope, found.floor) == (
+        VerdictKind.DIVERGENCE,
+        2 * FLOOR,
+        FLOOR,
+    )
+    assert found.reason.endswith(
+        f"beyond the envelope of {2 * FLOOR!r} for a token_length of 1 to 12"
+    )
+    assert verdict(moved(4 * FLOOR)).kind is VerdictKind.DRIFT
+    assert verdict(moved(2 * FLOOR), tolerances=split).kind is VerdictKind.DRIFT
+    assert verdict(moved(FLOOR / 2), tolerances=split).kind is VerdictKind.CONSISTENT
+
+
+def test_a_withdrawn_tolerance_leaves_a_replay_unjudged() -> None:
+    file = a_tolerance_file(digest="sha256:mine")
+    gone = a_withdrawal(file_digest="sha256:mine", tolerance_id=file.tolerance_id(a_tolerance()))
+    found = verdict(moved(9.0), tolerances=Tolerances(files=(file,), withdrawals=(gone,)))
+    assert (found.kind, found.fault) == (VerdictKind.UNJUDGED, False)
+    assert "raised the drift alarm with commit 'c1'" in found.reason
+    assert verdict(a_replay(invocation=OTHER), tolerances=Tolerances(
+        files=(file,), withdrawals=(gone,))).kind is VerdictKind.RECONSTRUCTION  # fmt: skip
 
 
 def test_strict_policy_makes_drift_a_fault_and_nothing_else() -> None:

@@ -14,6 +14,10 @@ from harness.records import (
     ScoreUnit,
     Solo,
     Step,
+    Strata,
+    Stratum,
+    StratumAxis,
+    Tolerance,
 )
 from tests.examples import (
     LATER,
@@ -175,6 +179,84 @@ def test_an_equivalence_reaches_no_further_than_what_was_measured() -> None:
     wide = a_membership(steps=(a_step(padded_width=65),))
     assert found.equivalence_for(wide) is Equivalence.EXACT
     assert of().lookup(a_commit(), NOW).equivalence_for(a_membership()) is Equivalence.EXACT
+
+
+def by_size(axis: StratumAxis, *edges: tuple[int, int, float]) -> Tolerance:
+    """Return a tolerance with an envelope a stratum: lower, upper, value."""
+    strata = (Stratum(lower=a, upper=b, envelope=a_bound(value)) for a, b, value in edges)
+    found = Strata(axis=axis, p_value=0.001, level=0.005, num_missing=0, strata=tuple(strata))
+    other = next(one for one in StratumAxis if one is not axis)
+    return a_tolerance(strata=(found, Strata(axis=other, p_value=0.5, level=0.005, num_missing=0)))
+
+
+def envelope(tolerance: Tolerance, **changes: Any) -> float:
+    commit = a_commit(invocation=an_invocation(batch_membership=a_membership(**changes)))
+    found = of(a_tolerance_file(tolerances=(tolerance,))).lookup(commit, NOW)
+    assert isinstance(found, UsableTolerance)
+    return found.envelope
+
+
+LONG = a_slot("c", num_tokens=9, num_computed_tokens=21)  # 30 tokens, in parts
+SIZES: list[tuple[str, dict[str, Any], float]] = [
+    ("length in the first", {}, 0.01),
+    ("at its upper edge", {"steps": (a_step(slots=(a_slot("a", num_tokens=16),)),)}, 0.01),
+    ("at the next lower edge", {"steps": (a_step(slots=(a_slot("a", num_tokens=17),),
+                                                 padded_width=17),)}, 0.5),
+    ("the longest branch counts", {"steps": (a_step(slots=(a_slot("a"), LONG)),)}, 0.5),
+    ("a companion does not", {"steps": (a_step(slots=(
+        a_slot("a"), a_slot("f", companion=True, num_tokens=40)), padded_width=40),)}, 0.01),
+    ("beyond all", {"steps": (a_step(slots=(a_slot("a", num_tokens=41),), padded_width=41),)},
+     2.0**-4),
+    ("below all", {"steps": (a_step(slots=(a_slot("a", num_tokens=7),)),)}, 2.0**-4),
+    ("no branch is named", {"steps": (a_step(slots=(a_slot("f", companion=True),)),)}, 2.0**-4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "value"), [case[1:] for case in SIZES], ids=[case[0] for case in SIZES]
+)
+def test_the_envelope_is_that_of_the_commits_own_length(
+    changes: dict[str, Any], value: float
+) -> None:
+    lengths = by_size(StratumAxis.TOKEN_LENGTH, (8, 16, 0.01), (17, 40, 0.5))
+    assert envelope(lengths, **changes) == value
+
+
+@pytest.mark.parametrize(("width", "value"), [(15, 2.0**-4), (16, 0.01), (20, 0.01), (21, 0.5)])
+def test_the_envelope_is_that_of_the_commits_own_width(width: int, value: float) -> None:
+    widths = by_size(StratumAxis.PADDED_WIDTH, (16, 20, 0.01), (21, 64, 0.5))
+    steps = (a_step(padded_width=12), a_step(padded_width=width))
+    assert envelope(widths, steps=steps) == value
+
+
+@pytest.mark.parametrize(
+    "edges",
+    [((8, 16, 0.01), (16, 40, 0.5)), ((17, 40, 0.5), (8, 16, 0.01)), ((16, 8, 0.01),)],
+    ids=["overlapping", "descending", "inverted"],
+)
+def test_strata_ascend_and_do_not_overlap(edges: tuple[tuple[int, int, float], ...]) -> None:
+    with pytest.raises(ValueError, match="ascend and do not overlap"):
+        by_size(StratumAxis.TOKEN_LENGTH, *edges)
+
+
+def test_no_stratum_shrinks_below_the_floor() -> None:
+    with pytest.raises(ValueError, match="the envelope is below the floor"):
+        by_size(StratumAxis.TOKEN_LENGTH, (8, 16, 2.0**-11))
+
+
+def test_envelopes_by_two_sizes_are_refused() -> None:
+    lengths = by_size(StratumAxis.TOKEN_LENGTH, (8, 16, 0.01)).strata[0]
+    widths = by_size(StratumAxis.PADDED_WIDTH, (8, 16, 0.01)).strata[0]
+    with pytest.raises(ValueError, match="by more than one size"):
+        a_tolerance(strata=(lengths, widths))
+
+
+def test_the_holders_of_a_tolerance_are_named() -> None:
+    file = a_tolerance_file()
+    other = a_tolerance_file(build=a_build(engine="x"))
+    together = Tolerances(files=(file, other, file), names=("one", "two", "three"))
+    assert together.holders(file.tolerance_id(a_tolerance())) == {"one": file, "three": file}
+    assert together.holders("unknown") == {}
 
 
 def test_exceedance_rates_are_those_of_the_floors() -> None:

@@ -4,9 +4,17 @@ import numpy as np
 import pytest
 
 from calibrate.plots import log_edges
-from calibrate.report.charts import axes_chart, batch_size_chart, gaps_chart, movement_chart
-from calibrate.report.figures import AxisSpread, BatchSizes, WinnerGaps
+from calibrate.report.charts import (
+    axes_chart,
+    batch_size_chart,
+    detection_chart,
+    gaps_chart,
+    movement_chart,
+    rates_chart,
+)
+from calibrate.report.figures import AxisSpread, BatchSizes, WinnerGaps, detection_curve
 from calibrate.sensitivity import changed_winners, winner_gaps
+from calibrate.statistics import Rate, rate_interval
 
 
 def plotted(text: str) -> ET.Element:
@@ -74,6 +82,24 @@ def test_edges_hold_all_that_is_not_zero() -> None:
     assert 0 < low < 1e-3
     assert high > 0.5
     assert log_edges(np.zeros(3)) == (1e-9, 1.0)
+
+
+def rate_of(num_events: int, num_trials: int) -> Rate:
+    return rate_interval(num_events, num_trials, 0.95)
+
+
+def test_rates_stand_on_one_line_a_replica() -> None:
+    both = {"default": rate_of(0, 40), "strict": rate_of(40, 40)}
+    text = labels(rates_chart({"float32": both, "int8": both}))
+    assert all(name in text for name in ("float32", "int8", "default", "strict"))
+
+
+def test_a_detection_curve_is_the_chance_of_an_event_among_the_first() -> None:
+    curve = detection_curve(rate_of(2, 4))
+    assert curve.tolist() == pytest.approx([1 / 2, 5 / 6, 1.0, 1.0])
+    assert not detection_curve(rate_of(0, 30)).any()
+    assert detection_curve(rate_of(300, 300)).tolist() == [1.0] * 100
+    assert "int8" in labels(detection_chart({"int8": curve}))
 
 
 OWNERS = np.array([0, 0, 0, 1, 1, 2])
