@@ -63,7 +63,7 @@ def _replicas_table(replicas: Sequence[ReplicaFinding]) -> Table:
 
 
 def _rules_table(report: PowerReport) -> Table:
-    table = _table("rule", numbers=("honest", "rebuilt", "planted missed", "replicas"))
+    table = _table("rule", numbers=("honest", "rebuilt", "planted missed", "unseen"))
     num_faulty = len(_faulty(report))
     for rule in report.rules:
         table.add_row(
@@ -71,7 +71,7 @@ def _rules_table(report: PowerReport) -> Table:
             interval(rule.honest_faults),
             interval(rule.reconstruction_faults),
             interval(rule.missed_moved),
-            f"{len(rule.replicas_missed)} of {num_faulty}",
+            f"{len(rule.replicas_missed)}/{num_faulty}",
         )
     return table
 

@@ -6,17 +6,20 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from calibrate.config import Arm, Claim, Sweep
+from calibrate.config import Arm, Claim
+from harness.conditions.batching import RowShape, plan_batches
 from harness.conditions.reduction_order import ReductionOrderSpec
-from harness.decisions import read_decisions
+from harness.decisions import read_decisions, row_texts
 from harness.judge.classify import judge
 from harness.judge.tolerances import Tolerances
 from harness.records import AxisStatus, Equivalence, Tolerance, VerdictKind
-from harness.records.batching import Lane, Lanes, Order, Padded, PaddingSide
+from harness.records.batching import Lane, Lanes, Order, Padded
 from harness.records.tolerance import ToleranceFile
 from harness.replay import ReplayAs, replay_commits
 from harness.scoring import score_decisions
+from harness.verifiers import open_verifier
 from tests.calibrate.example_runs import a_config, an_arm, run, write_decisions
+from tests.scored import a_condition, a_spec
 
 ALIKE = 104  # decisions enough for every axis to be compared on 59 of them
 LANES = Lanes(lanes=(Lane(rows=4, width=24), Lane(rows=4, width=32), Lane(rows=4, width=48)))
@@ -109,29 +112,40 @@ def test_commits_replay_to_the_bit_in_any_company_of_their_lanes(
     assert found == {name: {expected} for name, (_, expected) in ELSEWHERE.items()}
 
 
+def padded_bits(num_decisions: int) -> list[set[float]]:
+    """Return each row's scores of the embedded verifier in padded batches of 8 and of 3 rows."""
+    verifier = open_verifier(a_spec("embedded:reward"), a_condition(num_threads=None))
+    rows = verifier.encode(row_texts(read_decisions("embedded:decisions", num_decisions)))
+    shapes = [RowShape(num_tokens=len(row.token_ids), decision_id="") for row in rows]
+    found: list[set[float]] = [set() for _ in rows]
+    for max_rows in (8, 3):
+        for batch in plan_batches(shapes, Padded(max_rows=max_rows), 0):
+            scores = verifier.score([rows[at] for at in batch.rows], batch.width, batch.side)
+            for at, score in zip(batch.rows, scores, strict=True):
+                found[at].add(score)
+    verifier.close()
+    return found
+
+
 def test_the_embedded_verifier_moves_no_bit_in_lanes_and_does_when_padded(tmp_path: Path) -> None:
     """Its commits in lanes then replay to the bit with fewer neighbours and in another order."""
     order = ReductionOrderSpec(name="vendor", num_threads=1)
-    lanes = Lanes(lanes=(Lane(rows=8, width=48), Lane(rows=8, width=88)))
-    arms = tuple(
-        an_arm(batching=batching, reduction_order=order) for batching in (lanes, Padded(max_rows=8))
-    )
+    lanes = Lanes(lanes=(Lane(rows=4, width=48), Lane(rows=4, width=80)))
+    arm = an_arm(batching=lanes, reduction_order=order)
     config = a_config(
         "embedded:decisions",
         "embedded:reward",
-        arms=arms,
-        guard_decisions=5,
+        arms=(arm,),
+        guard_decisions=3,
         appeal_decisions=0,
         exact_decisions=0,
         num_decisions=10,
         claim=Claim(coverage=0.8, confidence=0.8),
-        sweep=Sweep(rows=(), reference_rows=8, sides=(PaddingSide.RIGHT,), search=False),
     )
     file = run(config, tmp_path).file
-    in_lanes, padded = file.tolerances
-    assert (in_lanes.floor.value, in_lanes.envelope.value) == (0.0, 0.0)
-    assert in_lanes.equivalence is Equivalence.ANY
-    assert padded.envelope.value > 0.0
-    assert padded.equivalence is not Equivalence.ANY
+    (tolerance,) = file.tolerances
+    assert (tolerance.floor.value, tolerance.envelope.value) == (0.0, 0.0)
+    assert tolerance.equivalence is Equivalence.ANY
+    assert max(map(len, padded_bits(10))) > 1
     other = replace(lanes, max_rows=3, order=Order.LENGTH)
-    assert verdicts(file, arms[0], 4, "embedded:decisions", other) == {VerdictKind.EXACT}
+    assert verdicts(file, arm, 4, "embedded:decisions", other) == {VerdictKind.EXACT}

@@ -286,7 +286,8 @@ def test_a_full_disk_in_the_middle_loses_nothing(
         with pytest.raises(StoreError, match="disk is full; free some space and run again"):
             run(config, tmp_path / "run")
     files = files_in(tmp_path / "run")
-    assert sorted(path.name for path in files.folder.iterdir()) == ["observations.sqlite"]
+    names = sorted(path.name for path in files.folder.iterdir())
+    assert names == ["config.json", "observations.sqlite"]
     assert sum(num_stored(tmp_path / "run").values()) > 10
     run(config, tmp_path / "run", now=LATER)
     assert_same_files(tmp_path / "run", whole)

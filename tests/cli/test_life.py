@@ -174,7 +174,7 @@ def test_a_refused_build_gets_a_report_and_no_tolerance(folder: Path) -> None:
     assert "what to do:" in done.stderr
     assert done.stderr.endswith("\nreport: bug/report.html\n")
     names = sorted(path.name for path in (folder / "bug").iterdir())
-    assert names == ["observations.sqlite", "report.html"]
+    assert names == ["config.json", "observations.sqlite", "report.html"]
     assert "does not shrink" in (folder / "bug" / "report.html").read_text()
 
 

@@ -178,6 +178,19 @@ def test_every_operators_shape_is_the_shapes_alone(build: Build, name: str) -> N
         assert len(plain) > 1, "negative control"
 
 
+@pytest.mark.parametrize("side", PaddingSide)
+def test_a_vocabulary_is_multiplied_once_a_row(build: Build, side: PaddingSide) -> None:
+    """And not once a token, where a head reads each row at one place."""
+    with opened("llama grade", build, FLOAT32) as verifier:
+        rows = verifier.encode(TEXTS)
+        seen: list[int] = []
+        verifier._model.get_output_embeddings().register_forward_hook(
+            lambda _layer, _args, logits: seen.append(logits.numel() // logits.shape[-1])
+        )
+        verifier.score(rows, width_of(rows), side, NUM_ROWS)
+        assert seen == [NUM_ROWS]
+
+
 def test_a_mask_never_drops_out_when_every_row_is_long() -> None:
     """A library computes without a mask when nothing is masked: one column is kept for padding."""
     row = EncodedRow(token_ids=(5,) * 9, branch_start=1, branch_end=9)
