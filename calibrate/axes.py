@@ -9,17 +9,34 @@ An axis that no row exercises is reported as such, never as invariant.
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from itertools import combinations
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.compositions import REPEATS, Composition
 from calibrate.sensitivity import Indices, Scores, axis_finding
-from harness.records.batching import Batching, FixedWidth, Lanes, PaddingSide, Solo
+from harness.records.batching import (
+    Batching,
+    FixedWidth,
+    InFlight,
+    Lanes,
+    PaddingSide,
+    Solo,
+)
 from harness.records.document import Record
 from harness.records.tolerance import AxisFinding
 
-__all__ = ["Axis", "AxisRows", "Placement", "compare_axes", "find_axis", "required_axes"]
+__all__ = [
+    "Axis",
+    "AxisRows",
+    "AxisRule",
+    "Placed",
+    "Placement",
+    "compare_axes",
+    "find_axis",
+    "required_axes",
+]
 
 
 class Axis(StrEnum):
@@ -38,6 +55,20 @@ class Axis(StrEnum):
     """Who the companions are, at the same shape and slot."""
     ROW_ORDER = "row_order"
     """When the same batch is computed in a run."""
+    ARRIVAL_ORDER = "arrival_order"
+    """When the same requests come to an engine, one after another or together, in which order."""
+    POSITION_IN_STEP = "position_in_step"
+    """How many tokens of other requests a step computes before the row's own."""
+    PREFILLS_BESIDE = "prefills_beside"
+    """How many tokens of other prompts are computed in the row's steps."""
+    DECODES_BESIDE = "decodes_beside"
+    """How many requests generate in the row's steps."""
+    CHUNK_BOUNDARIES = "chunk_boundaries"
+    """Where a prompt is cut, when it is computed in several steps."""
+    PREFIX_CACHE = "prefix_cache"
+    """How many tokens of a prompt come out of the cache."""
+    PREEMPTION = "preemption"
+    """How often a request loses its cache and is computed again."""
     COMBINED = "combined"
     """Everything at once: any composition against the first."""
     REPEAT_SAME_PROCESS = "repeat_same_process"
@@ -46,30 +77,56 @@ class Axis(StrEnum):
     """Nothing: once more in a fresh process."""
 
 
-FIXED = {
-    Axis.NUM_ROWS: ("padded_rows", "width", "side", "slot"),
-    Axis.PADDED_WIDTH: ("num_rows", "padded_rows", "side", "arrangement"),
-    Axis.PADDING_SIDE: ("num_rows", "padded_rows", "width", "arrangement"),
-    Axis.ROW_POSITION: ("num_rows", "padded_rows", "width", "side", "members"),
-    Axis.COMPANIONS: ("num_rows", "padded_rows", "width", "side", "slot"),
-    Axis.ROW_ORDER: ("num_rows", "padded_rows", "width", "side", "arrangement"),
-}
-"""Axis -> what must agree for a row to count."""
+class AxisRule(NamedTuple):
+    """What makes two placements of a row evidence about an axis; names of `Placed` attributes."""
 
-VARIED = {
-    Axis.NUM_ROWS: "num_rows",
-    Axis.PADDED_WIDTH: "width",
-    Axis.PADDING_SIDE: "side",
-    Axis.ROW_POSITION: "slot",
-    Axis.COMPANIONS: "members",
-    Axis.ROW_ORDER: "moment",
+    varied: str
+    """What must differ."""
+    fixed: tuple[str, ...]
+    """What must agree."""
+
+
+class Placed(Protocol):
+    """Where one composition puts each row: attributes, named by the rules, are arrays `[rows]`."""
+
+    name: str
+    """The composition's."""
+
+    @property
+    def rules(self) -> Mapping[Axis, AxisRule]:
+        """The axes of its kind of batches."""
+
+    slot: NDArray[np.int64]
+    """The row's place among those computed with it."""
+
+
+PADDED_RULES = {
+    Axis.NUM_ROWS: AxisRule("num_rows", ("padded_rows", "width", "side", "slot")),
+    Axis.PADDED_WIDTH: AxisRule("width", ("num_rows", "padded_rows", "side", "arrangement")),
+    Axis.PADDING_SIDE: AxisRule("padded_side", ("num_rows", "padded_rows", "width", "arrangement")),
+    Axis.ROW_POSITION: AxisRule("slot", ("num_rows", "padded_rows", "width", "side", "members")),
+    Axis.COMPANIONS: AxisRule("members", ("num_rows", "padded_rows", "width", "side", "slot")),
+    Axis.ROW_ORDER: AxisRule("moment", ("num_rows", "padded_rows", "width", "side", "arrangement")),
 }
-"""Axis -> what must differ."""
+"""The axes of padded forwards."""
+GENERAL = (Axis.COMBINED, Axis.REPEAT_SAME_PROCESS, Axis.REPEAT_FRESH_PROCESS)
+"""Axes of every kind of batches, which compare whole compositions."""
+COUNTED = {
+    Axis.PADDED_WIDTH: ("widths", "tokens"),
+    Axis.POSITION_IN_STEP: ("places", "tokens"),
+    Axis.PREFILLS_BESIDE: ("amounts", "tokens"),
+    Axis.DECODES_BESIDE: ("numbers", "requests"),
+    Axis.PREFIX_CACHE: ("amounts", "tokens"),
+    Axis.PREEMPTION: ("counts", "times"),
+}
+"""Axis -> what its numbers are, and their unit, in words."""
 NUM_NAMED = 3  # pairs of compositions named in a finding; the rest are counted
 
 
 class Placement:
-    """Where one composition puts each row; every attribute is an array `[rows]`."""
+    """Where one composition of padded forwards puts each row; see `Placed`."""
+
+    rules = PADDED_RULES
 
     def __init__(self, composition: Composition, num_tokens: NDArray[np.int64]) -> None:
         """Read off `composition`, whose batches hold each of the rows once."""
@@ -94,6 +151,7 @@ class Placement:
             self.arrangement[rows] = hash(batch.rows)
             self.side[rows] = 1 if batch.side is PaddingSide.LEFT else 0
         self.padded: NDArray[np.bool_] = self.width > num_tokens
+        self.padded_side = np.where(self.padded, self.side, 0)
 
 
 class AxisRows(Record, frozen=True, kw_only=True, eq=False):
@@ -116,9 +174,16 @@ class AxisRows(Record, frozen=True, kw_only=True, eq=False):
         return axis_finding(self.axis, pairs, self.decision_of_row, self.settings, confidence)
 
 
-def required_axes(batching: Batching) -> tuple[str, ...]:
-    """Return the axes that must all be exercised before memberships may count as equal."""
-    if isinstance(batching, Solo) or _is_lone(batching):
+def required_axes(
+    batching: Batching, rules: Mapping[Axis, AxisRule] = PADDED_RULES
+) -> tuple[str, ...]:
+    """Return the axes that must all be exercised before memberships may count as equal.
+
+    `rules` has the axes in which batches of this mode can differ at all.
+    """
+    if isinstance(batching, InFlight) and batching.max_rows > 1:
+        return tuple(axis for axis in rules if axis is not Axis.ROW_ORDER)
+    if isinstance(batching, Solo | InFlight) or _is_lone(batching):
         return (Axis.ROW_ORDER,)
     widths = () if isinstance(batching, FixedWidth | Lanes) else (Axis.PADDED_WIDTH,)
     return (Axis.NUM_ROWS, *widths, Axis.ROW_POSITION, Axis.COMPANIONS)
@@ -132,15 +197,16 @@ def _is_lone(batching: Batching) -> bool:
 
 
 def compare_axes(
-    placements: Sequence[Placement], scores: Mapping[str, Scores], decision_of_row: Indices
+    placements: Sequence[Placed], scores: Mapping[str, Scores], decision_of_row: Indices
 ) -> tuple[AxisRows, ...]:
-    """Return the evidence about every axis, in the order of `Axis`."""
-    return tuple(find_axis(axis, placements, scores, decision_of_row) for axis in Axis)
+    """Return the evidence about every axis of these batches, in the order of `Axis`."""
+    axes = (axis for axis in Axis if axis in GENERAL or axis in placements[0].rules)
+    return tuple(find_axis(axis, placements, scores, decision_of_row) for axis in axes)
 
 
 def find_axis(
     axis: Axis,
-    placements: Sequence[Placement],
+    placements: Sequence[Placed],
     scores: Mapping[str, Scores],
     decision_of_row: Indices,
 ) -> AxisRows:
@@ -163,7 +229,7 @@ def find_axis(
     )
 
 
-def _pairs(axis: Axis, placements: Sequence[Placement]) -> list[tuple[Placement, Placement]]:
+def _pairs(axis: Axis, placements: Sequence[Placed]) -> list[tuple[Placed, Placed]]:
     begins = {Axis.REPEAT_SAME_PROCESS: REPEATS[0], Axis.REPEAT_FRESH_PROCESS: REPEATS[1]}
     if axis in begins:
         by_name = {placement.name: placement for placement in placements}
@@ -175,24 +241,23 @@ def _pairs(axis: Axis, placements: Sequence[Placement]) -> list[tuple[Placement,
     return list(combinations(once, 2))
 
 
-def _mask(axis: Axis, one: Placement, other: Placement) -> NDArray[np.bool_]:
-    if axis not in VARIED:
+def _mask(axis: Axis, one: Placed, other: Placed) -> NDArray[np.bool_]:
+    if axis in GENERAL:
         return np.ones(len(one.slot), np.bool_)
-    mask = getattr(one, VARIED[axis]) != getattr(other, VARIED[axis])
-    for name in FIXED[axis]:
+    rule = one.rules[axis]
+    mask = getattr(one, rule.varied) != getattr(other, rule.varied)
+    for name in rule.fixed:
         mask &= getattr(one, name) == getattr(other, name)
-    if axis is Axis.PADDING_SIDE:
-        mask &= one.padded & other.padded
     return np.asarray(mask, np.bool_)
 
 
 def _varied(
-    axis: Axis, one: Placement, other: Placement, mask: NDArray[np.bool_]
+    axis: Axis, one: Placed, other: Placed, mask: NDArray[np.bool_]
 ) -> dict[int | str, None]:
     """Return what was compared: the numbers that vary, or else the two compositions."""
-    if axis not in {Axis.NUM_ROWS, Axis.PADDED_WIDTH}:
+    if axis not in {Axis.NUM_ROWS, *COUNTED}:
         return {f"{one.name} / {other.name}": None}
-    values = (getattr(p, VARIED[axis])[mask] for p in (one, other))
+    values = (getattr(p, one.rules[axis].varied)[mask] for p in (one, other))
     return dict.fromkeys(np.unique(np.concatenate(list(values))).tolist())
 
 
@@ -200,9 +265,10 @@ def _words(axis: Axis, varied: Sequence[int | str]) -> tuple[str, ...]:
     """Say in a few words what was compared."""
     if axis is Axis.NUM_ROWS:
         return tuple(f"{part} rows" for part in _ranges(sorted(map(int, varied))))
-    if axis is Axis.PADDED_WIDTH and varied:
-        widths = sorted(map(int, varied))
-        return (f"{len(widths)} widths from {widths[0]} to {widths[-1]} tokens",)
+    if axis in COUNTED and varied:
+        noun, unit = COUNTED[axis]
+        found = sorted(map(int, varied))
+        return (f"{len(found)} {noun} from {found[0]} to {found[-1]} {unit}",)
     named, rest = [str(pair) for pair in varied[:NUM_NAMED]], len(varied) - NUM_NAMED
     return (*named, f"and {rest} more pairs") if rest > 0 else tuple(named)
 

@@ -14,17 +14,19 @@ are chosen so that pairs of them differ in one axis for many rows (see `calibrat
 * ``shuffled-N``, ``sorted-N``: arrival order, and length-sorted;
 * ``again-N``: ``rows-N`` once more.
 
-Lanes have their own, see `calibrate.lane_compositions`.
+Lanes and flights have their own, see `calibrate.lane_compositions` and
+`calibrate.flight_compositions`.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from calibrate.config import Arm, Sweep
+from calibrate.flight_compositions import FlightTraits, flight_partitions
 from calibrate.lane_compositions import lane_partitions
 from harness.conditions.batching import Batch, RowShape, chunk, plan_batches
 from harness.errors import ConfigError
-from harness.records.batching import FixedWidth, Lanes, Padded, PaddingSide, Solo
+from harness.records.batching import FixedWidth, InFlight, Lanes, Padded, PaddingSide, Solo
 from harness.records.document import Record
 
 __all__ = ["REPEATS", "Composition", "batches_cost", "plan_compositions"]
@@ -53,16 +55,24 @@ def batches_cost(batches: Sequence[Batch]) -> int:
 
 
 def plan_compositions(
-    rows: Sequence[RowShape], arm: Arm, sweep: Sweep, seed: int
+    rows: Sequence[RowShape],
+    arm: Arm,
+    sweep: Sweep,
+    seed: int,
+    traits: FlightTraits = FlightTraits(),  # noqa: B008 - frozen
 ) -> tuple[Composition, ...]:
     """Return the compositions of an arm over `rows`; the last two repeat the first.
+
+    `traits` say what an engine can do, where one packs the rows.
 
     Raises ConfigError when a row does not fit a fixed width, or any lane.
     """
     if isinstance(arm.batching, Solo):
         return _unlike(_solo_compositions(rows))
     if isinstance(arm.batching, Lanes):
-        return _unlike(_lane_compositions(rows, arm.batching, seed))
+        return _unlike(_named(lane_partitions(rows, arm.batching, seed)))
+    if isinstance(arm.batching, InFlight):
+        return _unlike(_named(flight_partitions(rows, arm.batching, sweep, seed, traits)))
     return _unlike(_Planner(rows, arm.batching, sweep, seed).compositions())
 
 
@@ -79,11 +89,8 @@ def _solo_compositions(rows: Sequence[RowShape]) -> list[Composition]:
     return [solo, backwards, *_repeats(solo)]
 
 
-def _lane_compositions(rows: Sequence[RowShape], batching: Lanes, seed: int) -> list[Composition]:
-    made = [
-        Composition(name=name, batches=batches)
-        for name, batches in lane_partitions(rows, batching, seed).items()
-    ]
+def _named(partitions: Mapping[str, tuple[Batch, ...]]) -> list[Composition]:
+    made = [Composition(name=name, batches=batches) for name, batches in partitions.items()]
     return [*made, *_repeats(made[0])]
 
 

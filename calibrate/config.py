@@ -22,11 +22,13 @@ from harness.conditions.precision import reference_of
 from harness.conditions.reduction_order import Attention, ReductionOrderSpec
 from harness.errors import CallerError, ConfigError, nearest
 from harness.files import read_bytes
-from harness.records.batching import Batching, PaddingSide
+from harness.records.batching import Batching, InFlight, PaddingSide
 from harness.records.document import Record
+from harness.records.engine import Engine, Transformers
 from harness.records.invocation import PrecisionName
 from harness.records.switches import SwitchValues
-from harness.records.verifier import Device, VerifierSpec
+from harness.records.verifier import VerifierSpec
+from harness.verifiers.vllm.options import refuse_unsupported
 
 __all__ = ["Arm", "CalibrationConfig", "Claim", "Sweep", "load_config"]
 
@@ -81,12 +83,16 @@ class Arm(Record, frozen=True, kw_only=True):
             reduction_order=self.reduction_order,
         )
 
-    @property
-    def reference(self) -> Condition:
-        """The same sums in the finer precision against which the guards judge the arm."""
-        return Condition(
-            precision=reference_of(self.precision), reduction_order=self._unmeasured_order
-        )
+    def reference_on(self, engine: Engine) -> Condition:
+        """Return the same sums in the precision with which the guards compare the arm's.
+
+        That is a finer one; of an engine that has none, a coarser one: what is judged is whether
+        movement shrinks from one to the other.
+        """
+        precision = reference_of(self.precision)
+        if precision is PrecisionName.FLOAT64 and not isinstance(engine, Transformers):
+            precision = PrecisionName.BFLOAT16
+        return Condition(precision=precision, reduction_order=self._unmeasured_order)
 
     @property
     def control(self) -> Condition:
@@ -166,7 +172,7 @@ def load_config(path: Path) -> CalibrationConfig:
     known = msgspec.to_builtins(config)
     _refuse_unknown(path, residue(raw, known), known, "$")
     for at, arm in enumerate(config.arms):
-        _check_arm(f"{path}: `$.arms[{at}]`", arm, config.arms[:at], config.verifier.device)
+        _check_arm(f"{path}: `$.arms[{at}]`", arm, config.arms[:at], config.verifier)
     return _with_paths(config, path.absolute().parent)
 
 
@@ -231,13 +237,21 @@ def _refuse_unknown(path: Path, unknown: dict[str, Any], known: Any, at: str) ->
             _refuse_unknown(path, value, known[key], f"{at}.{key}")
 
 
-def _check_arm(where: str, arm: Arm, earlier: Sequence[Arm], device: Device) -> None:
-    """Raise what the device says of the arm and of its reference, beginning with `where`."""
+def _check_arm(where: str, arm: Arm, earlier: Sequence[Arm], verifier: VerifierSpec) -> None:
+    """Raise what engine and device say of the arm and of its guards, beginning with `where`."""
     if arm in earlier:
         raise ConfigError(f"{where}: the same as `$.arms[{earlier.index(arm)}]`; remove one")
+    packs, in_flight = (
+        not isinstance(verifier.engine, Transformers),
+        isinstance(arm.batching, InFlight),
+    )
+    if packs != in_flight:
+        advice = "mode in_flight goes with an engine that schedules by itself, and with none other"
+        raise ConfigError(f"{where}.batching: {advice} (verifier.engine)")
     try:
-        for condition in (arm.condition, arm.reference):
-            requested_switches(condition, device)
+        for condition in (arm.condition, arm.reference_on(verifier.engine)):
+            requested_switches(condition, verifier.device)
+            refuse_unsupported(verifier, condition)
     except CallerError as error:
         raise type(error)(f"{where}: {error}") from error
 

@@ -112,7 +112,7 @@ def play(
     )
     commits = scored.commits
     items = {item.content_digest: item for item in scored.items}
-    other = arm.reference
+    other = arm.reference_on(config.verifier.engine)
     ways = (
         ReplayAs(replica="honest"),
         ReplayAs(replica="rebatched", batching=rebatched(arm.batching, REPLAY_ROWS)),

@@ -40,8 +40,9 @@ from calibrate.plan import ProcessPlan, Purpose, plan_appeal, plan_processes
 from calibrate.run import shapes_of
 from calibrate.sensitivity import Indices, Scores, decision_magnitudes
 from harness.conditions.condition import label
+from harness.conditions.precision import unit_roundoff
 from harness.errors import GuardRefusalError
-from harness.records.batching import Lanes, Solo
+from harness.records.batching import InFlight, Lanes, Solo
 from harness.records.invocation import PrecisionName
 from harness.records.tolerance import (
     CoveredBatches,
@@ -82,7 +83,7 @@ class ArmEvidence:
     def axes(self) -> tuple[AxisRows, ...]:
         """The evidence about every axis; needs finite scores."""
         measured = self.measured
-        return compare_axes(measured.placements(), measured.scores, measured.decision_of_row)
+        return compare_axes(measured.placements, measured.scores, measured.decision_of_row)
 
     @cached_property
     def neighbours(self) -> NeighbourFinding:
@@ -144,7 +145,7 @@ class ArmEvidence:
                 compositions=measured.matrix,
                 repeats=(measured.repeats,),
                 axes=tuple(rows.finding(claim.confidence) for rows in self.axes),
-                required_axes=required_axes(self.arm.batching),
+                required_axes=required_axes(self.arm.batching, measured.placements[0].rules),
                 neighbours=self.neighbours,
                 guards=self.guards,
                 own_error=self.own_error,
@@ -168,23 +169,37 @@ class ArmEvidence:
             mode=str(batching.__struct_config__.tag),
             max_rows=max(batch.num_rows or len(batch.rows) for batch in batches),
             max_width=max(batch.width for batch in batches),
-            sides=() if isinstance(batching, Solo) else (batching.side,),
+            sides=() if isinstance(batching, Solo | InFlight) else (batching.side,),
             lanes=measured_lanes(rows, batching) if isinstance(batching, Lanes) else (),
         )
 
     @cached_property
     def rounding_evidence(self) -> RoundingEvidence:
         """The guards' decisions in both precisions; needs finite scores."""
-        reference, count = self.reference, len(self.reference.decision_ids)
+        low, fine = self._coarser, self._finer
+        ids, owners = self.reference.decision_ids, self.reference.decision_of_row
         return RoundingEvidence(
-            low=self.arm.precision,
-            reference=reference.facts.condition.precision_mode.name,
-            low_movements=self.measured.movements(count),
-            reference_movements=reference.movements(),
-            magnitudes=decision_magnitudes(reference.matrix[0], reference.decision_of_row),
+            low=low.precision,
+            reference=fine.precision,
+            low_movements=low.movements(len(ids)),
+            reference_movements=fine.movements(len(ids)),
+            magnitudes=decision_magnitudes(fine.matrix[0][: owners.size], owners),
             companion_movements=self._companion_movements(),
-            names=reference.decision_ids,
+            names=ids,
         )
+
+    @property
+    def _is_finer(self) -> bool:
+        """Whether the arm is in the finer of the two precisions that the guards compare."""
+        return unit_roundoff(self.measured.precision) < unit_roundoff(self.reference.precision)
+
+    @property
+    def _coarser(self) -> Measured:
+        return self.reference if self._is_finer else self.measured
+
+    @property
+    def _finer(self) -> Measured:
+        return self.measured if self._is_finer else self.reference
 
     @cached_property
     def own_error_evidence(self) -> OwnErrorEvidence | None:
@@ -229,14 +244,12 @@ class ArmEvidence:
         return ""
 
     def _companion_movements(self) -> Scores:
-        """Return the reference's movement where only neighbours' content changes, `[decisions]`."""
-        reference = self.reference
-        rows = find_axis(
-            Axis.COMPANIONS, reference.placements(), reference.scores, reference.decision_of_row
-        )
-        moved = np.zeros(len(reference.decision_ids))
+        """Return the finer movement where only neighbours' content changes, `[decisions]`."""
+        fine, num_decisions = self._finer, len(self.reference.decision_ids)
+        rows = find_axis(Axis.COMPANIONS, fine.placements, fine.scores, fine.decision_of_row)
+        moved = np.zeros(len(fine.decision_ids))
         np.maximum.at(moved, rows.decision_of_row, np.abs(rows.left - rows.right))
-        return moved if rows.left.size else np.zeros(0)
+        return moved[:num_decisions] if rows.left.size else np.zeros(0)
 
     def _finite(self, precisions: Sequence[Measured | None]) -> GuardFinding:
         found = [one for one in precisions if one is not None]
@@ -284,7 +297,9 @@ class ArmEvidence:
                 fresh_scores=(fresh,),
                 decision_of_row=measured.decision_of_row,
                 weights_digests=tuple(digests),
-                fine_scores=np.zeros(0) if shares else self.reference.alone,
+                fine_scores=(
+                    np.zeros(0) if shares else self._finer.alone[: len(self.reference.rows)]
+                ),
                 contents=tuple(row.content_digest for row in measured.rows),
                 names=measured.decision_ids,
             )
@@ -321,15 +336,17 @@ class ArmEvidence:
             )
 
     def _canary(self) -> GuardFinding:
-        measured, reference = self._guard_arms()
+        arms = tuple(self._guard_arms())
+        coarse, fine = reversed(arms) if self._is_finer else arms
+        num_rows = len(self.reference.rows)
         return canary(
             CanaryEvidence(
                 movements=self.rounding_evidence,
-                low_scores=self.measured.everything[:, : len(self.reference.rows)],
-                reference_scores=self.reference.matrix,
+                low_scores=self._coarser.everything[:, :num_rows],
+                reference_scores=self._finer.matrix[:, :num_rows],
                 decision_of_row=self.reference.decision_of_row,
-                measured=measured,
-                reference=reference,
+                measured=coarse,
+                reference=fine,
             )
         )
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from harness.conditions.batching import Batch, RowShape, chunk, rows_by_lane
 from harness.records.batching import Lane, Lanes
 
-__all__ = ["lane_partitions", "measured_lanes"]
+__all__ = ["Part", "exchanged", "lane_partitions", "measured_lanes"]
 
 Part = tuple[int, ...]
 """The real rows of one forward, in slot order."""
@@ -47,7 +47,7 @@ def lane_partitions(
         "full": full,
         "reversed": _each(full, lambda part: [part[::-1]]),
         "turned": _each(full, lambda part: [sum(_halves(part)[::-1], ())]),
-        "neighbours": {lane: _exchanged(parts) for lane, parts in full.items()},
+        "neighbours": {lane: exchanged(parts) for lane, parts in full.items()},
         "half": _each(full, _halves),
         "lone": _each(full, lambda part: [part[:1], part[1:]]),
         "shuffled": _cut(shuffled, rows, batching),
@@ -86,7 +86,7 @@ def _halves(part: Part) -> tuple[Part, Part]:
     return part[:middle], part[middle:]
 
 
-def _exchanged(parts: Sequence[Part]) -> list[Part]:
+def exchanged(parts: Sequence[Part]) -> list[Part]:
     """Return `parts` with rows in the same slots among other neighbours, but for a ragged last."""
     whole = [part for part in parts if len(part) == len(parts[0])]
     turned = [

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from calibrate.compositions import REPEATS, Composition, plan_compositions
 from calibrate.config import Arm, CalibrationConfig
+from calibrate.flight_compositions import flight_traits
 from calibrate.located import BatchShown, Located
 from calibrate.parted_trees import parted_trees
 from calibrate.run import shapes_of, stored_rows
@@ -142,7 +143,9 @@ def _compositions(
     config: CalibrationConfig, arm: Arm, decisions: Sequence[Decision], rows: Sequence[EncodedRow]
 ) -> dict[str, Composition]:
     shapes = shapes_of(stored_rows(decisions, rows))
-    planned = plan_compositions(shapes, arm, config.sweep, config.seed)
+    planned = plan_compositions(
+        shapes, arm, config.sweep, config.seed, flight_traits(config.verifier)
+    )
     return {c.name: c for c in planned if not c.name.startswith(REPEATS)}
 
 

@@ -9,16 +9,19 @@ from functools import cached_property
 
 import numpy as np
 
-from calibrate.axes import Placement
+from calibrate.axes import Placed, Placement
 from calibrate.boundaries import refined
 from calibrate.boundary_search import searches_by_arm
 from calibrate.compositions import REPEATS, Composition, plan_compositions
 from calibrate.config import CalibrationConfig
+from calibrate.engine_axes import EnginePlacement
+from calibrate.flight_compositions import flight_traits
 from calibrate.observations import ObservationStore, ProcessFacts, RunIdentity, StoredRow
 from calibrate.plan import ProcessPlan, process_compositions
 from calibrate.run import shapes_of
 from calibrate.sensitivity import Scores, decision_ranges
 from calibrate.strata import RowSizes
+from harness.conditions.flight import EngineStep
 from harness.errors import StoreError
 from harness.records.document import Record
 from harness.records.tolerance import AxisSearch
@@ -39,6 +42,8 @@ class Snapshot(Record, frozen=True, kw_only=True):
     """Process id -> what it found."""
     scores: dict[str, dict[str, dict[int, float]]]
     """Process id -> composition -> row -> score."""
+    steps: dict[str, dict[str, dict[int, tuple[EngineStep, ...]]]] = {}
+    """Process id -> composition -> batch -> the steps that an engine made of it."""
     searches: dict[int, tuple[AxisSearch, ...]] = {}
     """Arm -> where its results switch; none of an arm that was not searched."""
 
@@ -62,6 +67,7 @@ def snapshot(config: CalibrationConfig, store: ObservationStore) -> Snapshot:
         rows=store.rows(),
         facts=facts,
         scores={process_id: store.scores(process_id) for process_id in facts},
+        steps={process_id: store.steps(process_id) for process_id in facts},
         searches=searches_by_arm(config, store),
     )
 
@@ -84,6 +90,9 @@ class Measured:
         stored = {n: s for p in plans for n, s in run.scores.get(p.process_id, {}).items()}
         self.scores = {c.name: self._array(c.name, stored) for c in self.compositions}
         self.facts = run.facts[plans[0].process_id]
+        self.precision = self.facts.condition.precision_mode.name
+        self.traits = flight_traits(run.config.verifier)
+        self._steps = {n: s for p in plans for n, s in run.steps.get(p.process_id, {}).items()}
         names = {name: at for at, name in enumerate(dict.fromkeys(self._owners()))}
         self.decision_of_row = np.array([names[name] for name in self._owners()])
         self.decision_ids = tuple(names)
@@ -114,18 +123,48 @@ class Measured:
         mine = self.decision_of_row < (num_decisions or len(self.decision_ids))
         return decision_ranges(self.everything[:, mine], self.decision_of_row[mine])
 
-    def placements(self) -> list[Placement]:
-        """Return where each composition puts each row."""
+    @cached_property
+    def placements(self) -> Sequence[Placed]:
+        """Where each composition puts each row."""
         num_tokens = np.array([row.num_tokens for row in self.rows])
-        return [Placement(composition, num_tokens) for composition in self.compositions]
+        if not self._packed:
+            return [Placement(composition, num_tokens) for composition in self.compositions]
+        return [
+            EnginePlacement(composition, self._ran(composition), num_tokens, self.traits)
+            for composition in self.compositions
+        ]
 
-    def sizes(self) -> RowSizes:
-        """Return the sizes that movement may depend on, over the compositions of `matrix`."""
-        placements = [p for p in self.placements() if not p.name.startswith(REPEATS)]
+    def sizes(self) -> RowSizes | None:
+        """Return the sizes that movement may depend on, over the compositions of `matrix`.
+
+        None where an engine packed the rows: nothing is padded there.
+        """
+        if self._packed:
+            return None
+        padded = [
+            placement
+            for placement in self.placements
+            if isinstance(placement, Placement) and not placement.name.startswith(REPEATS)
+        ]
         return RowSizes(
             num_tokens=np.array([row.num_tokens for row in self.rows]),
-            widths=np.stack([placement.width for placement in placements]),
+            widths=np.stack([placement.width for placement in padded]),
         )
+
+    @property
+    def _packed(self) -> bool:
+        return any(b.flight is not None for c in self.compositions for b in c.batches)
+
+    def _ran(self, composition: Composition) -> list[tuple[EngineStep, ...]]:
+        """Return the steps of each of a composition's flights."""
+        found = self._steps.get(composition.name, {})
+        missing = [at for at in range(len(composition.batches)) if at not in found]
+        if missing:
+            raise StoreError(
+                f"{composition.name}: the steps of {len(missing)} of {len(composition.batches)} "
+                "flights are not stored; resume the run first"
+            )
+        return [found[at] for at in range(len(composition.batches))]
 
     def _owners(self) -> list[str]:
         return [row.decision_id for row in self.rows]
@@ -146,5 +185,11 @@ def _compositions(
     """Return what `plans` run between them, in the order of the arm's compositions."""
     config, shapes = run.planned, shapes_of(rows)
     found = {c.name: c for plan in plans for c in process_compositions(config, plan, shapes)}
-    every = plan_compositions(shapes, config.arms[plans[0].arm], config.sweep, config.seed)
+    every = plan_compositions(
+        shapes,
+        config.arms[plans[0].arm],
+        config.sweep,
+        config.seed,
+        flight_traits(config.verifier),
+    )
     return tuple(found[c.name] for c in every if c.name in found)

@@ -19,7 +19,9 @@ from typing import Any, Self
 import msgspec
 
 from harness.codec import canonical_bytes, parse
+from harness.conditions.flight import EngineStep
 from harness.errors import StoreError
+from harness.messages import Scored
 from harness.records.build import Build, differing_facts
 from harness.records.document import Record
 from harness.records.tolerance import AxisSearch
@@ -35,6 +37,9 @@ CREATE TABLE IF NOT EXISTS rows (
     num_tokens INTEGER NOT NULL, num_dropped INTEGER NOT NULL, content_digest TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS processes (process_id TEXT PRIMARY KEY, facts TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS searches (process_id TEXT PRIMARY KEY, found TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS steps (
+    process_id TEXT NOT NULL, composition TEXT NOT NULL, batch INTEGER NOT NULL,
+    steps TEXT NOT NULL, PRIMARY KEY (process_id, composition, batch)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS observations (
     process_id TEXT NOT NULL, composition TEXT NOT NULL, batch INTEGER NOT NULL,
     slot INTEGER NOT NULL, row INTEGER NOT NULL, score TEXT NOT NULL,
@@ -156,15 +161,20 @@ class ObservationStore:
         composition: str,
         batch: int,
         rows: Sequence[int],
-        scores: Sequence[float],
+        scored: Scored,
     ) -> None:
-        """Append the scores of one batch, in one transaction."""
+        """Append the scores of one batch, and the steps that an engine made of it, at once."""
         values = [
             (process_id, composition, batch, slot, row, repr(score))
-            for slot, (row, score) in enumerate(zip(rows, scores, strict=True))
+            for slot, (row, score) in enumerate(zip(rows, scored.scores, strict=True))
         ]
         with self._transaction() as db:
             db.executemany("INSERT INTO observations VALUES (?, ?, ?, ?, ?, ?)", values)
+            if scored.steps:
+                text = canonical_bytes(scored.steps).decode()
+                db.execute(
+                    "INSERT INTO steps VALUES (?, ?, ?, ?)", (process_id, composition, batch, text)
+                )
 
     def num_batches(self, process_id: str) -> dict[str, int]:
         """Return composition -> batches stored, for one process."""
@@ -207,6 +217,15 @@ class ObservationStore:
             table.setdefault(composition, {})[row] = float(score)
         return table
 
+    def steps(self, process_id: str) -> dict[str, dict[int, tuple[EngineStep, ...]]]:
+        """Return composition -> batch -> the steps that ran, of one process; of an engine's."""
+        query = "SELECT composition, batch, steps FROM steps WHERE process_id = ?"
+        kind, table = tuple[EngineStep, ...], dict[str, dict[int, tuple[EngineStep, ...]]]()
+        for composition, batch, text in self._read(query, process_id):
+            steps = msgspec.convert(parse(text.encode(), str(self._path)), kind)
+            table.setdefault(composition, {})[batch] = steps
+        return table
+
     def _prepare(self) -> None:
         try:
             self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
@@ -228,7 +247,7 @@ class ObservationStore:
         db.execute(f"PRAGMA application_id={APPLICATION_ID}")
         for statement in SCHEMA.split(";"):
             db.execute(statement)
-        for table in ("run", "rows", "processes", "searches", "observations"):
+        for table in ("run", "rows", "processes", "searches", "steps", "observations"):
             for event in ("UPDATE", "DELETE"):
                 db.execute(APPEND_ONLY.format(table=table, event=event))
 

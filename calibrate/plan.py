@@ -1,7 +1,7 @@
 """Plans the processes of a run: which condition each runs, and which compositions.
 
 Pure. An arm gets two processes, since one scores again, from a fresh start, what the other has
-scored; one for the finer precision against which the guards judge it; and a small one in float64,
+scored; one for the precision with which the guards compare it; and a small one in float64,
 which scores rows alone, for the build's own rounding error. A fourth kind is planned when all these
 are stored: an appeal, which runs in float64 those batches that hold the decisions named.
 """
@@ -11,9 +11,11 @@ from enum import StrEnum
 
 from calibrate.compositions import REPEATS, Composition, plan_compositions
 from calibrate.config import CalibrationConfig
+from calibrate.flight_compositions import flight_traits
 from harness.conditions.batching import RowShape
 from harness.conditions.condition import Condition
 from harness.records.document import Record
+from harness.records.engine import Transformers
 from harness.records.invocation import PrecisionName
 
 __all__ = ["ProcessPlan", "Purpose", "plan_appeal", "plan_processes", "process_compositions"]
@@ -25,7 +27,8 @@ class Purpose(StrEnum):
     MEASURE = "measure"
     """One of the two shares of what is calibrated."""
     REFERENCE = "reference"
-    """The guards' finer precision, over the same compositions."""
+    """The precision that the guards compare with, a finer one where there is one, over the same
+    compositions."""
     CONTROL = "control"
     """A batch-invariant arm's negative control: the vendor's order, over the same compositions."""
     EXACT = "exact"
@@ -76,10 +79,12 @@ def plan_processes(config: CalibrationConfig, num_decisions: int) -> tuple[Proce
                     share=share,
                 )
             )
-        plans.append(_process(at, Purpose.REFERENCE, arm.reference, guards))
+        reference = arm.reference_on(config.verifier.engine)
+        plans.append(_process(at, Purpose.REFERENCE, reference, guards))
         if arm.reduction_order.name == "batch_invariant":
             plans.append(_process(at, Purpose.CONTROL, arm.control, guards))
-        if exact and arm.reference.precision is not PrecisionName.FLOAT64:
+        runs_float64 = isinstance(config.verifier.engine, Transformers)
+        if exact and runs_float64 and reference.precision is not PrecisionName.FLOAT64:
             plans.append(_process(at, Purpose.EXACT, arm.exact, exact))
     return tuple(plans)
 
@@ -102,7 +107,9 @@ def process_compositions(
     config: CalibrationConfig, process: ProcessPlan, rows: Sequence[RowShape]
 ) -> tuple[Composition, ...]:
     """Return what `process` is to run over its `rows`, in order."""
-    every = plan_compositions(rows, config.arms[process.arm], config.sweep, config.seed)
+    every = plan_compositions(
+        rows, config.arms[process.arm], config.sweep, config.seed, flight_traits(config.verifier)
+    )
     once = tuple(c for c in every if not c.name.startswith(REPEATS))
     if process.purpose in {Purpose.REFERENCE, Purpose.CONTROL}:
         return once

@@ -20,6 +20,7 @@ from harness import machine
 from harness.conditions.batching import Batch, RowShape
 from harness.decisions import row_texts
 from harness.errors import UnsupportedConditionError, WorkerError
+from harness.messages import Scored
 from harness.records.decision import Decision
 from harness.records.document import Record
 from harness.records.verifier import Device
@@ -54,7 +55,7 @@ class _Done(Record, frozen=True, kw_only=True):
     composition: str
     number: int
     batch: Batch
-    scores: tuple[float, ...]
+    scored: Scored
 
 
 class _Ended(Record, frozen=True, kw_only=True):
@@ -153,7 +154,7 @@ def _store(
         progress.planned(message.process_id, _cost(message.compositions), done)
     elif isinstance(message, _Done):
         rows = message.batch.rows
-        store.append(message.process_id, message.composition, message.number, rows, message.scores)
+        store.append(message.process_id, message.composition, message.number, rows, message.scored)
         progress.advanced(message.process_id, batches_cost([message.batch]))
 
 
@@ -233,8 +234,8 @@ class _Run:
     ) -> None:
         start = self._stored[process_id].get(composition.name, 0)
         batches = composition.batches[start:]
-        for number, (batch, scores) in enumerate(
-            zip(batches, process.score(batches), strict=True), start
+        for number, (batch, scored) in enumerate(
+            zip(batches, process.run(batches), strict=True), start
         ):
             if self._stop.is_set():
                 raise InterruptedError(process_id)
@@ -244,6 +245,6 @@ class _Run:
                     composition=composition.name,
                     number=number,
                     batch=batch,
-                    scores=scores,
+                    scored=scored,
                 )
             )

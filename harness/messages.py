@@ -11,6 +11,7 @@ import msgspec
 
 from harness.conditions.batching import Batch
 from harness.conditions.condition import Condition
+from harness.conditions.flight import EngineStep
 from harness.errors import WorkerError
 from harness.orders.fingerprint import OrderProbe
 from harness.records.build import Build
@@ -88,6 +89,12 @@ class Scored(Record, frozen=True, kw_only=True, tag=True):
 
     scores: tuple[float, ...]
     """One score a row, in slot order."""
+    steps: tuple[EngineStep, ...] = ()
+    """Of a flight: the steps that really ran; empty for a forward, and where nobody saw them."""
+    generated: tuple[tuple[int, ...], ...] = ()
+    """Of a flight whose steps were seen: the tokens that each row generated, `[rows]`."""
+    note: str = ""
+    """Of a pinned flight: why the pin ended early; empty for one that ran as planned."""
 
 
 class Traced(Record, frozen=True, kw_only=True, tag=True):

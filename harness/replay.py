@@ -12,17 +12,20 @@ import msgspec
 from harness.codec import digest
 from harness.conditions.batching import Batch, RowShape, plan_batches
 from harness.conditions.condition import Condition
+from harness.conditions.flight import Flight
 from harness.errors import InputFileError, UnsupportedConditionError
-from harness.messages import Ready
+from harness.memberships import SlotLabel, source_of, steps_of
+from harness.messages import Ready, Scored
 from harness.records.batching import Batching
 from harness.records.commit import CommitRecord, ReplayRecord
 from harness.records.decision import Item
 from harness.records.document import Record
-from harness.records.membership import BatchMembership, Slot, Step
+from harness.records.membership import BatchMembership, MembershipSource, Slot, Step
 from harness.records.scores import to_wire
 from harness.records.verifier import VerifierSpec
 from harness.runner import ConditionProcess
-from harness.scoring import Advance, SlotLabel, invocation_of, step_of
+from harness.scoring import Advance, invocation_of
+from harness.serving.pin_plan import planned_steps
 from harness.verifiers.protocol import EncodedRow, RowText
 
 __all__ = ["ReplayAs", "replay_commits"]
@@ -89,12 +92,12 @@ class _Group:
             ready = process.ready()
             plans = self._plans(ready.rows, rows, replay_as.batching)
             batches = list(dict.fromkeys(step.batch for plan in plans for step in plan.steps))
-            scores: dict[Batch, tuple[float, ...]] = {}
-            for batch, values in zip(batches, process.score(batches), strict=True):
-                scores[batch] = values
-                advance(len(values))
+            ran: dict[Batch, Scored] = {}
+            for batch, scored in zip(batches, process.run(batches), strict=True):
+                ran[batch] = scored
+                advance(len(scored.scores))
         return [
-            self._replay(commit, plan, ready, scores, replay_as)
+            self._replay(commit, plan, ready, ran, replay_as)
             for commit, plan in zip(self.commits, plans, strict=True)
         ]
 
@@ -102,7 +105,7 @@ class _Group:
         """Return what the item store has of the commits' slots, each named by its digest."""
         for commit in self.commits:
             _refuse_lost(commit, items)
-        slots = (slot for commit in self.commits for slot in slots_of(commit))
+        slots = (slot for commit in self.commits for slot in _prompts_of(commit))
         names = dict.fromkeys(slot.content_digest for slot in slots)
         return [
             RowText(context=items[name].context, branch=items[name].text, name=name)
@@ -122,25 +125,33 @@ class _Group:
         commit: CommitRecord,
         plan: _Plan,
         ready: Ready,
-        scores: Mapping[Batch, tuple[float, ...]],
+        ran: Mapping[Batch, Scored],
         replay_as: ReplayAs,
     ) -> ReplayRecord:
         own = {
             label.branch_id: score
             for step in plan.steps
-            for label, score in zip(step.labels, scores[step.batch], strict=True)
+            for label, score in zip(step.labels, ran[step.batch].scores, strict=True)
             if label.branch_id is not None
         }
-        steps = tuple(step_of(step.batch, ready.rows, step.labels) for step in plan.steps)
-        requested = replay_as.batching or commit.invocation.batch_membership.requested
-        membership = BatchMembership(steps=steps, requested=requested)
+        batches = [step.batch for step in plan.steps]
+        membership = BatchMembership(
+            steps=tuple(
+                one
+                for step in plan.steps
+                for one in steps_of(step.batch, ran[step.batch], ready.rows, step.labels)
+            ),
+            source=source_of((batch, ran[batch]) for batch in batches),
+            requested=replay_as.batching or commit.invocation.batch_membership.requested,
+        )
+        ended = (ran[batch].note for batch in batches)
         return ReplayRecord(
             commit_id=commit.commit_id,
             decision_id=commit.decision_id,
             scores=to_wire(own),
             invocation=invocation_of(ready, self._condition, membership),
             replica=replay_as.replica,
-            notes=plan.notes,
+            notes=(*plan.notes, *filter(None, ended)),
         )
 
 
@@ -148,6 +159,23 @@ def slots_of(commit: CommitRecord) -> Iterator[Slot]:
     """Yield every slot of every step that a commit's branches were in."""
     for step in commit.invocation.batch_membership.steps:
         yield from step.slots
+
+
+def _is_packed(commit: CommitRecord) -> bool:
+    """Return whether an engine packed the commit's steps."""
+    return commit.invocation.batch_membership.steps[0].padded_width is None
+
+
+def _prompts_of(commit: CommitRecord) -> Iterator[Slot]:
+    """Yield the slots whose content is in an item store: of an engine's requests, the first ones.
+
+    Later ones go by the digest of what was generated, too.
+    """
+    known: set[str] = set()
+    for slot in slots_of(commit):
+        if not (_is_packed(commit) and slot.request_id in known):
+            yield slot
+        known.add(slot.request_id)
 
 
 def _groups(commits: Sequence[CommitRecord], replay_as: ReplayAs) -> list[_Group]:
@@ -173,6 +201,8 @@ def _as_recorded(
     commit: CommitRecord, encoded: Sequence[EncodedRow], rows: Mapping[str, int]
 ) -> _Plan:
     recorded = commit.invocation.batch_membership.steps
+    if _is_packed(commit):
+        return _in_flight(commit, encoded, rows)
     present = [[slot for slot in step.slots if slot.content_digest in rows] for step in recorded]
     steps = [
         _pinned(step, slots, encoded, rows)
@@ -180,8 +210,49 @@ def _as_recorded(
         if slots
     ]
     missing = sum(len(step.slots) for step in recorded) - sum(map(len, present))
-    notes = (f"{missing} companions are not in the item store",) if missing else ()
-    return _Plan(steps=tuple(steps), notes=notes)
+    return _Plan(steps=tuple(steps), notes=_told_missing(missing))
+
+
+def _told_missing(count: int) -> tuple[str, ...]:
+    return (f"{count} companions are not in the item store",) if count else ()
+
+
+def _in_flight(
+    commit: CommitRecord, encoded: Sequence[EncodedRow], rows: Mapping[str, int]
+) -> _Plan:
+    """Return the flight of an engine's commit: pinned to its steps, where that can be done."""
+    membership = commit.invocation.batch_membership
+    first = {slot.request_id: slot for slot in _prompts_of(commit)}
+    there = [slot for slot in first.values() if slot.content_digest in rows]
+    chosen = tuple(rows[slot.content_digest] for slot in there)
+    flight, notes = Flight(), _told_missing(len(first) - len(there))
+    if not notes and membership.source is MembershipSource.OBSERVED:
+        try:
+            flight = Flight(
+                pinned=planned_steps(membership, list(first)),
+                extra_tokens=_extra_tokens(commit, first, [encoded[row] for row in chosen]),
+            )
+        except UnsupportedConditionError as error:
+            notes = (f"not pinned: {error}",)
+    step = _PlannedStep(
+        batch=Batch(
+            rows=chosen,
+            width=max(len(encoded[row].token_ids) for row in chosen),
+            side=None,
+            flight=flight,
+        ),
+        labels=tuple(_label(slot) for slot in there),
+    )
+    return _Plan(steps=(step,), notes=notes)
+
+
+def _extra_tokens(
+    commit: CommitRecord, first: Mapping[str, Slot], rows: Sequence[EncodedRow]
+) -> int:
+    """Return how many tokens beyond its score a request must generate to be in all its steps."""
+    reached = {s.request_id: s.num_computed_tokens + s.num_tokens for s in slots_of(commit)}
+    generated = (reached[name] - len(row.token_ids) for name, row in zip(first, rows, strict=True))
+    return max(max(generated) - commit.invocation.build.verifier.reasoning_tokens, 0)
 
 
 def _pinned(
@@ -189,7 +260,7 @@ def _pinned(
 ) -> _PlannedStep:
     """Return `step` with the `slots` that are left, as wide as it was, or as its rows now need."""
     if step.padded_width is None:
-        raise UnsupportedConditionError("this step was an engine's: replay it on that engine")
+        raise UnsupportedConditionError("a commit is of one engine: this step is of another")
     chosen = tuple(rows[slot.content_digest] for slot in slots)
     needed = max(len(encoded[row].token_ids) for row in chosen) + (step.padded_rows is not None)
     width = needed if step.padding_side is None else max(step.padded_width, needed)
@@ -208,7 +279,7 @@ def _as_asked(
     targets = [
         (at, slot)
         for at, commit in enumerate(commits)
-        for slot in slots_of(commit)
+        for slot in _prompts_of(commit)
         if slot.branch_id is not None
     ]
     row_of = [rows[slot.content_digest] for _, slot in targets]
@@ -231,7 +302,7 @@ def _label(slot: Slot, *, own: bool = True) -> SlotLabel:
 
 
 def _refuse_lost(commit: CommitRecord, items: Mapping[str, Item]) -> None:
-    for slot in slots_of(commit):
+    for slot in _prompts_of(commit):
         if slot.branch_id is not None and slot.content_digest not in items:
             where = f"commit {commit.commit_id}, branch {slot.branch_id!r}"
             advice = "its text is not in the item store, so it cannot be replayed"

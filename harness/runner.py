@@ -38,6 +38,7 @@ from harness.orders.fingerprint import OrderProbe
 from harness.records.verifier import VerifierSpec
 from harness.verifiers.divergence import Divergence
 from harness.verifiers.protocol import RowText
+from harness.verifiers.vllm.options import engine_environment
 
 __all__ = ["ConditionProcess"]
 
@@ -94,7 +95,11 @@ class ConditionProcess:
         return self._expect(Ready)
 
     def score(self, batches: Sequence[Batch]) -> Iterator[tuple[float, ...]]:
-        """Score `batches` in order; yield one tuple of scores a batch, as they are done.
+        """Score `batches` in order; yield one tuple of scores a batch. See `run`."""
+        return (scored.scores for scored in self.run(batches))
+
+    def run(self, batches: Sequence[Batch]) -> Iterator[Scored]:
+        """Run `batches` in order; yield what each gave, as they are done.
 
         Read it to its end before the next call: what is left unread would answer that one.
         """
@@ -103,11 +108,11 @@ class ConditionProcess:
         self._send(Run(batches=tuple(batches)))
         self._owed = len(batches)
         for batch in batches:
-            scores = self._expect(Scored).scores
-            if len(scores) != len(batch.rows):
-                raise self._ended(f"gave {len(scores)} scores for {len(batch.rows)} rows")
+            scored = self._expect(Scored)
+            if len(scored.scores) != len(batch.rows):
+                raise self._ended(f"gave {len(scored.scores)} scores for {len(batch.rows)} rows")
             self._owed -= 1
-            yield scores
+            yield scored
 
     def trace(self, left: Batch, right: Batch, row: int) -> Divergence:
         """Compare the computations of `row`, which is in both batches, module by module."""
@@ -201,5 +206,6 @@ def _environment(condition: Condition, verifier: VerifierSpec) -> dict[str, str]
     The child imports from where this process does, wherever it was started.
     """
     path = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    merged = {**os.environ, **path, **environment(condition, verifier.device)}
+    own = engine_environment(verifier.engine, condition)
+    merged = {**os.environ, **path, **environment(condition, verifier.device), **own}
     return {name: value for name, value in merged.items() if value is not None}

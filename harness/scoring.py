@@ -4,7 +4,7 @@ The speculative run of a planner: every branch is a row, rows are batched as the
 decision gets a commit record whose membership lists the very batches that its branches were in.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -13,31 +13,23 @@ from harness.conditions.condition import Condition
 from harness.decisions import row_texts
 from harness.errors import InvalidRecordError
 from harness.judge.ranking import winner
-from harness.messages import Ready
+from harness.memberships import SlotLabel, row_digest, source_of, steps_of
+from harness.messages import Ready, Scored
 from harness.records.batching import Batching
 from harness.records.commit import CommitRecord, commit_id_of
 from harness.records.decision import Decision, Item
 from harness.records.document import Record
 from harness.records.invocation import Invocation
-from harness.records.membership import BatchMembership, Slot, Step
+from harness.records.membership import BatchMembership
 from harness.records.verifier import VerifierSpec
 from harness.runner import ConditionProcess
 from harness.verifiers.heads import score_unit
 from harness.verifiers.protocol import EncodedRow, RowText
 
-__all__ = ["Advance", "ScoredDecisions", "SlotLabel", "invocation_of", "score_decisions", "step_of"]
+__all__ = ["Advance", "ScoredDecisions", "invocation_of", "score_decisions"]
 
 Advance = Callable[[int], None]
 """Called with the number of rows that have just been scored."""
-
-
-class SlotLabel(Record, frozen=True, kw_only=True):
-    """Whose a slot is: a name, and the decision's branch if it scores one."""
-
-    request_id: str
-    """Name of the request."""
-    branch_id: str | None
-    """The branch it scores; None for a companion."""
 
 
 class ScoredDecisions(Record, frozen=True, kw_only=True):
@@ -67,13 +59,13 @@ def score_decisions(  # noqa: PLR0913 - what a run is made of
     with ConditionProcess(verifier, condition, texts) as process:
         ready = process.ready()
         batches = plan_batches(_shapes(decisions, ready.rows), batching, seed)
-        scores: dict[int, float] = {}
-        for batch, values in zip(batches, process.score(batches), strict=True):
-            scores |= zip(batch.rows, values, strict=True)
-            advance(len(values))
-    scored = _Pass(ready, batches, batching, condition, decisions)
-    commits = tuple(scored.commit(at, scores, committed=committed) for at in range(len(decisions)))
-    return ScoredDecisions(commits=commits, items=_items(ready.rows, texts))
+        ran = []
+        for batch, scored in zip(batches, process.run(batches), strict=True):
+            ran.append((batch, scored))
+            advance(len(scored.scores))
+    done = _Pass(ready, ran, batching, condition, decisions)
+    commits = tuple(done.commit(at, committed=committed) for at in range(len(decisions)))
+    return ScoredDecisions(commits=commits, items=_items(ready.rows, texts, batches))
 
 
 def _shapes(decisions: Sequence[Decision], rows: Sequence[EncodedRow]) -> list[RowShape]:
@@ -84,12 +76,13 @@ def _shapes(decisions: Sequence[Decision], rows: Sequence[EncodedRow]) -> list[R
     ]
 
 
-def _items(rows: Sequence[EncodedRow], texts: Sequence[RowText]) -> tuple[Item, ...]:
+def _items(
+    rows: Sequence[EncodedRow], texts: Sequence[RowText], batches: Sequence[Batch]
+) -> tuple[Item, ...]:
+    digests = {at: row_digest(rows[at], batch) for batch in batches for at in batch.rows}
     items = {
-        row.content_digest: Item(
-            content_digest=row.content_digest, context=text.context, text=text.branch
-        )
-        for row, text in zip(rows, texts, strict=True)
+        digests[at]: Item(content_digest=digests[at], context=text.context, text=text.branch)
+        for at, text in enumerate(texts)
     }
     return tuple(items.values())
 
@@ -105,37 +98,22 @@ def invocation_of(ready: Ready, condition: Condition, membership: BatchMembershi
     )
 
 
-def step_of(batch: Batch, rows: Sequence[EncodedRow], labels: Sequence[SlotLabel]) -> Step:
-    """Return the step that `batch` was; `labels` name its slots, in slot order."""
-    return Step(
-        slots=tuple(
-            Slot(
-                request_id=label.request_id,
-                content_digest=rows[row].content_digest,
-                num_tokens=len(rows[row].token_ids),
-                branch_id=label.branch_id,
-            )
-            for row, label in zip(batch.rows, labels, strict=True)
-        ),
-        padded_width=batch.width,
-        padding_side=batch.side,
-        padded_rows=batch.num_rows,
-    )
-
-
 class _Pass:
     """What was computed, and in which batches each row was."""
 
     def __init__(
         self,
         ready: Ready,
-        batches: Sequence[Batch],
+        ran: Sequence[tuple[Batch, Scored]],
         batching: Batching,
         condition: Condition,
         decisions: Sequence[Decision],
     ) -> None:
         self._ready, self._batching, self._condition = ready, batching, condition
-        self._batches, self._decisions = batches, decisions
+        self._ran, self._decisions = ran, decisions
+        self._scores: dict[int, float] = {}
+        for batch, scored in ran:
+            self._scores |= zip(batch.rows, scored.scores, strict=True)
         self._owners = [
             (at, branch.branch_id)
             for at, decision in enumerate(decisions)
@@ -145,13 +123,13 @@ class _Pass:
         for row, (at, branch_id) in enumerate(self._owners):
             self._rows_of[at][branch_id] = row
         self._batches_of: list[dict[int, None]] = [{} for _ in decisions]
-        for number, batch in enumerate(batches):
+        for number, (batch, _) in enumerate(ran):
             for row in batch.rows:
                 self._batches_of[self._owners[row][0]][number] = None
 
-    def commit(self, at: int, scores: Mapping[int, float], *, committed: bool) -> CommitRecord:
+    def commit(self, at: int, *, committed: bool) -> CommitRecord:
         decision_id, own = self._decisions[at].decision_id, self._rows_of[at]
-        vector = {branch: scores[row] for branch, row in own.items()}
+        vector = {branch: self._scores[row] for branch, row in own.items()}
         invocation = invocation_of(self._ready, self._condition, self._membership(at))
         try:
             commit_id = commit_id_of(decision_id, vector, invocation)
@@ -169,11 +147,14 @@ class _Pass:
         )
 
     def _membership(self, at: int) -> BatchMembership:
-        batches = (self._batches[number] for number in self._batches_of[at])
+        ran = [self._ran[number] for number in self._batches_of[at]]
         return BatchMembership(
             steps=tuple(
-                step_of(batch, self._ready.rows, self._labels(batch, at)) for batch in batches
+                step
+                for batch, scored in ran
+                for step in steps_of(batch, scored, self._ready.rows, self._labels(batch, at))
             ),
+            source=source_of(ran),
             requested=self._batching,
         )
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
+from harness.conditions.batching import Batch
 from harness.errors import ScorepinError, UnsupportedConditionError
 from harness.messages import (
     Failed,
@@ -28,7 +29,14 @@ from harness.messages import (
     send,
 )
 from harness.orders.fingerprint import OrderProbe
-from harness.verifiers import EncodedRow, Verifier, open_verifier
+from harness.records.engine import Transformers
+from harness.verifiers import (
+    EncodedRow,
+    EngineVerifier,
+    Verifier,
+    open_engine,
+    open_verifier,
+)
 from harness.verifiers.divergence import Divergence
 
 if TYPE_CHECKING:
@@ -36,6 +44,8 @@ if TYPE_CHECKING:
     from harness.verifiers.trace import Traceable
 
 __all__ = ["main"]
+
+AnyVerifier = Verifier | EngineVerifier
 
 
 def main() -> int:
@@ -67,7 +77,10 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
     job = receive(requests)
     if not isinstance(job, Job):
         return
-    verifier = open_verifier(job.verifier, job.condition)
+    is_engine = not isinstance(job.verifier.engine, Transformers)
+    verifier: AnyVerifier = (open_engine if is_engine else open_verifier)(
+        job.verifier, job.condition
+    )
     try:
         rows = verifier.encode(job.texts)
         build, condition = verifier.facts(), verifier.resolved()
@@ -80,21 +93,32 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
                 send(answers, Traced(divergence=_trace(verifier, rows, request)))
                 continue
             for batch in request.batches:
-                chosen = [rows[at] for at in batch.rows]
-                scores = verifier.score(chosen, batch.width, batch.side, batch.num_rows)
-                send(answers, Scored(scores=tuple(scores)))
+                send(answers, _run(verifier, [rows[at] for at in batch.rows], batch))
     finally:
         verifier.close()
 
 
-def _probe(verifier: Verifier, rows: Sequence[EncodedRow], request: Probe) -> OrderProbe:
+def _run(verifier: AnyVerifier, rows: Sequence[EncodedRow], batch: Batch) -> Scored:
+    if batch.flight is None:
+        scores = cast("Verifier", verifier).score(rows, batch.width, batch.side, batch.num_rows)
+        return Scored(scores=tuple(scores))
+    if not hasattr(verifier, "serve"):
+        advice = "take an engine that schedules by itself, as engine: {name: vllm}"
+        raise UnsupportedConditionError(f"batching in_flight: no scheduler runs here; {advice}")
+    served = cast("EngineVerifier", verifier).serve(rows, batch.flight)
+    return Scored(
+        scores=served.scores, steps=served.steps, generated=served.generated, note=served.note
+    )
+
+
+def _probe(verifier: AnyVerifier, rows: Sequence[EncodedRow], request: Probe) -> OrderProbe:
     if not hasattr(verifier, "orders"):
         what = "the sums of this verifier cannot be probed"
         raise UnsupportedConditionError(f"{what}: only models of transformers can")
     return cast("Probeable", verifier).orders.probe(rows, request.batches)
 
 
-def _trace(verifier: Verifier, rows: Sequence[EncodedRow], request: Trace) -> Divergence:
+def _trace(verifier: AnyVerifier, rows: Sequence[EncodedRow], request: Trace) -> Divergence:
     from harness.verifiers.trace import RowInBatch, trace  # noqa: PLC0415 - rarely asked for
 
     if not hasattr(verifier, "watched"):

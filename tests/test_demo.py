@@ -66,7 +66,8 @@ def test_a_misreporting_replica_says_what_it_was_asked_for(
     arm = config.arms[0]
     scored = score_decisions(config.verifier, arm.condition, arm.batching, decisions)
     items = {item.content_digest: item for item in scored.items}
-    honest = replay_commits(scored.commits, items, ReplayAs(condition=arm.reference))
+    other = arm.reference_on(config.verifier.engine)
+    honest = replay_commits(scored.commits, items, ReplayAs(condition=other))
     planted = misreport(honest, scored.commits)
     assert [r.invocation for r in planted] == [c.invocation for c in scored.commits]
     assert [r.invocation for r in honest] != [c.invocation for c in scored.commits]

@@ -22,7 +22,15 @@ from harness.conditions.attention import Attention
 from harness.conditions.condition import Condition, requested_switches
 from harness.conditions.precision import torch_dtype_name
 from harness.errors import CallerError, UnsupportedConditionError
-from harness.records.batching import Batching, FixedWidth, Lanes, Order, Padded, Solo
+from harness.records.batching import (
+    Batching,
+    FixedWidth,
+    InFlight,
+    Lanes,
+    Order,
+    Padded,
+    Solo,
+)
 from harness.records.commit import CommitRecord, ReplayRecord
 from harness.records.decision import Item
 from harness.records.document import Record
@@ -150,14 +158,14 @@ def misreport(
     )
 
 
-def rebatched(batching: Batching, rows: int) -> Padded | FixedWidth | Lanes:
+def rebatched(batching: Batching, rows: int) -> Padded | FixedWidth | Lanes | InFlight:
     """Return `batching` with at most `rows` in a batch; rows that ran alone are put together."""
     if isinstance(batching, Solo):
         return Padded(max_rows=rows)
     return replace(batching, max_rows=min(rows, batching.max_rows or rows))
 
 
-def reordered(batching: Padded | FixedWidth | Lanes) -> Batching:
+def reordered(batching: Padded | FixedWidth | Lanes | InFlight) -> Batching:
     """Return `batching` with rows entering in another order: other companions, as many."""
     order = Order.GIVEN if batching.order is Order.SHUFFLED else Order.SHUFFLED
     return replace(batching, order=order)

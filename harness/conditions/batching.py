@@ -1,17 +1,20 @@
 """Batches: which rows run together, at what width, padded on which side.
 
 Pure: from token counts and a batching mode to batches. Every row stands in exactly one batch. A
-lane's batch says how many rows its forward has; its inert rows are made where it runs.
+lane's batch says how many rows its forward has; its inert rows are made where it runs. An engine's
+batch is the requests that are in it together: a flight, which the engine packs into steps.
 """
 
 import random
 from collections.abc import Iterator, Sequence
 
+from harness.conditions.flight import Flight
 from harness.errors import ConfigError
 from harness.records.batching import (
     Batching,
     Companions,
     FixedWidth,
+    InFlight,
     Lane,
     Lanes,
     Order,
@@ -35,21 +38,27 @@ class RowShape(Record, frozen=True, kw_only=True):
 
 
 class Batch(Record, frozen=True, kw_only=True):
-    """Rows of one forward."""
+    """Rows of one forward, or of one flight through an engine."""
 
     rows: tuple[int, ...]
-    """Row indices in slot order."""
+    """Row indices in slot order; in a flight, in order of arrival."""
     width: int
-    """Padded width, tokens."""
+    """Padded width, tokens; in a flight, the longest row."""
     side: PaddingSide | None
     """Side of the padding; None for a row alone at its own length."""
     num_rows: int | None = None
     """Rows of the forward at a set shape, inert ones included; None for these rows alone."""
+    flight: Flight | None = None
+    """How an engine is to take the rows; None for a forward."""
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the forward, padding and inert rows included: the estimate of its work."""
-        return (self.num_rows or len(self.rows)) * self.width
+        """Tokens computed, padding and inert rows included: the estimate of the work."""
+        return (self.num_rows or len(self.rows)) * (self.width + self._num_generated)
+
+    @property
+    def _num_generated(self) -> int:
+        return self.flight.extra_tokens if self.flight else 0
 
 
 def plan_batches(rows: Sequence[RowShape], batching: Batching, seed: int) -> tuple[Batch, ...]:
@@ -94,8 +103,12 @@ def _companions(
     return list(groups.values())
 
 
-def _batch(part: tuple[int, ...], rows: Sequence[RowShape], batching: Padded | FixedWidth) -> Batch:
+def _batch(
+    part: tuple[int, ...], rows: Sequence[RowShape], batching: Padded | FixedWidth | InFlight
+) -> Batch:
     longest = max(rows[at].num_tokens for at in part)
+    if isinstance(batching, InFlight):
+        return Batch(rows=part, width=longest, side=None, flight=Flight())
     width = batching.width if isinstance(batching, FixedWidth) else longest
     if width < longest:
         advice = "raise batching.width or shorten the row"

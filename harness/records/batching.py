@@ -12,6 +12,7 @@ __all__ = [
     "Batching",
     "Companions",
     "FixedWidth",
+    "InFlight",
     "Lane",
     "Lanes",
     "Order",
@@ -133,7 +134,22 @@ class Lanes(Record, frozen=True, kw_only=True, tag="lanes", tag_field="mode"):
             _check_positive("max_rows", self.max_rows)
 
 
-Batching = Solo | Padded | FixedWidth | Lanes
+class InFlight(Record, frozen=True, kw_only=True, tag="in_flight", tag_field="mode"):
+    """Requests in a serving engine together: its scheduler packs them into steps, unpadded."""
+
+    max_rows: int = 32
+    """Largest number of requests in the engine at once."""
+    order: Order = Order.GIVEN
+    """Order in which they arrive."""
+    companions: Companions = Companions.ANY
+    """Whose rows may be in the engine together."""
+
+    def __post_init__(self) -> None:
+        """At least one request is in flight."""
+        _check_positive("max_rows", self.max_rows)
+
+
+Batching = Solo | Padded | FixedWidth | Lanes | InFlight
 """A batching mode, told apart by `mode` in JSON and YAML."""
 
 

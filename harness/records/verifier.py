@@ -10,6 +10,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from harness.records.document import Record
+from harness.records.engine import Engine, Transformers
 
 __all__ = [
     "Device",
@@ -211,10 +212,20 @@ class VerifierSpec(Record, frozen=True, kw_only=True):
     """What happens to longer rows."""
     device: Device = Device.CPU
     """Where the model runs."""
+    engine: Engine = Transformers()
+    """What runs it."""
+    reasoning_tokens: int = 0
+    """Tokens that a judge generates, greedily, before its score is read; the engine must decode."""
     trust_remote_code: bool = False
     """Whether code in the checkpoint may run."""
 
     def __post_init__(self) -> None:
-        """A row has at least one token."""
+        """A row has at least one token, and only a decoding engine's judge reasons first."""
         if self.max_tokens is not None and self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, found {self.max_tokens}")
+        if self.reasoning_tokens < 0:
+            raise ValueError(f"reasoning_tokens is at least 0, found {self.reasoning_tokens}")
+        if self.reasoning_tokens and isinstance(self.engine, Transformers):
+            raise ValueError("reasoning_tokens needs an engine that decodes: engine {name: vllm}")
+        if self.reasoning_tokens and not isinstance(self.head, LogOdds | ExpectedGrade):
+            raise ValueError("reasoning_tokens goes with the heads log_odds and expected_grade")

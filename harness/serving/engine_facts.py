@@ -79,24 +79,44 @@ def engine_facts(config: Any) -> dict[str, Any]:
             precision={
                 "dtype": _dtype(config.model_config.dtype),
                 "cache_dtype": str(cache.cache_dtype),
+                "head_dtype": _dtype(config.model_config.head_dtype),
+                "logprobs_mode": config.model_config.logprobs_mode,
                 "quantization": config.model_config.quantization,
                 "float32_matmul_precision": torch.get_float32_matmul_precision(),
             },
             order={
-                "attention_backend": _text(config.attention_config.backend),
+                "attention_backend": _attention_backend(config),
                 "block_size": cache.block_size,
+                "cudagraph_capture_sizes": _sizes(config.compilation_config),
                 "compilation_mode": _text(config.compilation_config.mode),
                 "cudagraph_mode": _text(config.compilation_config.cudagraph_mode),
                 "enforce_eager": config.model_config.enforce_eager,
+                "enable_chunked_prefill": bool(config.scheduler_config.enable_chunked_prefill),
                 "enable_prefix_caching": bool(cache.enable_prefix_caching),
                 "async_scheduling": bool(config.scheduler_config.async_scheduling),
                 "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
+                "long_prefill_token_threshold": (
+                    config.scheduler_config.long_prefill_token_threshold
+                ),
                 "max_num_seqs": config.scheduler_config.max_num_seqs,
                 "num_threads": torch.get_num_threads() if device is Device.CPU else None,
             },
         )
     )
     return found
+
+
+def _attention_backend(config: Any) -> str | None:
+    """Return the kernels of the layers, where they are in this process, else what was asked for."""
+    layers = config.compilation_config.static_forward_context.values()
+    found = {one.attn_backend.get_name() for one in layers if hasattr(one, "attn_backend")}
+    return "+".join(sorted(found)) or _text(config.attention_config.backend)
+
+
+def _sizes(compilation: Any) -> str | None:
+    """Return the numbers of tokens that graphs are made for; None where there are none."""
+    sizes = compilation.cudagraph_capture_sizes
+    return ",".join(map(str, sorted(sizes))) if sizes else None
 
 
 def _cuda_facts() -> machine.DeviceFacts:

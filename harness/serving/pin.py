@@ -17,9 +17,10 @@ Rules kept here:
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
+from harness.conditions.flight import EngineStep, StepSlot
 from harness.errors import IllegalMoveError
 from harness.records.document import Record
-from harness.serving.pin_plan import PinPlan, PlannedSlot, PlannedStep
+from harness.serving.pin_plan import PinPlan
 
 __all__ = [
     "MOVES",
@@ -231,7 +232,7 @@ class Pin:
             return None
         return Allowed(engine_ids=tuple(running))
 
-    def _next(self, step: PlannedStep, computed: Mapping[str, int], now_s: float) -> Allowed | None:
+    def _next(self, step: EngineStep, computed: Mapping[str, int], now_s: float) -> Allowed | None:
         needed = [*(slot.request for slot in step.slots), *reversed(step.preempted)]
         names = self.plan.requests
         awaited = range(len(names)) if self.plan.gather and self._at == 0 else needed
@@ -261,7 +262,7 @@ class Pin:
     def _is_late(self, now_s: float) -> bool:
         return now_s - self._progress_s > self.plan.wait_s
 
-    def _triple(self, slot: PlannedSlot) -> tuple[str, int, int]:
+    def _triple(self, slot: StepSlot) -> tuple[str, int, int]:
         engine_id = self._engine_ids.get(slot.request, "")
         return engine_id, slot.num_tokens, slot.num_computed_tokens
 

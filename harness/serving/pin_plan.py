@@ -13,18 +13,18 @@ Rules kept here:
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from harness.conditions.flight import EngineStep, StepSlot
 from harness.errors import UnsupportedConditionError
 from harness.records.document import Record
-from harness.records.membership import BatchMembership, Step
+from harness.records.membership import BatchMembership, Slot, Step
 from harness.serving.history import History, LoggedRequest, SeenSlot, SeenStep
 
 __all__ = [
     "PinPlan",
     "PlannedRequest",
-    "PlannedSlot",
-    "PlannedStep",
     "plan_of_log",
     "plan_of_steps",
+    "planned_steps",
 ]
 
 
@@ -39,31 +39,6 @@ class PlannedRequest(Record, frozen=True, kw_only=True):
     """Digest of its prompt; None: any content will do."""
 
 
-class PlannedSlot(Record, frozen=True, kw_only=True, array_like=True):
-    """A request's part in a step."""
-
-    request: int
-    """Index into the plan's requests."""
-    num_tokens: int
-    """Tokens to compute."""
-    num_computed_tokens: int
-    """Tokens that must have been computed before."""
-
-
-class PlannedStep(Record, frozen=True, kw_only=True):
-    """One step."""
-
-    slots: tuple[PlannedSlot, ...]
-    """In the scheduler's order."""
-    preempted: tuple[int, ...] = ()
-    """Requests that lose their cache in it, the first to lose it first."""
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of the whole step."""
-        return sum(slot.num_tokens for slot in self.slots)
-
-
 class PinPlan(Record, frozen=True, kw_only=True):
     """What an engine shall do."""
 
@@ -71,7 +46,7 @@ class PinPlan(Record, frozen=True, kw_only=True):
     """Names the pin, and the file that says how it ended."""
     requests: tuple[PlannedRequest, ...]
     """All that take part."""
-    steps: tuple[PlannedStep, ...]
+    steps: tuple[EngineStep, ...]
     """In order."""
     wait_s: float = 10.0
     """How long a step may wait for a request that has not come."""
@@ -92,7 +67,7 @@ class PinPlan(Record, frozen=True, kw_only=True):
             raise ValueError("a step names a request that is not in the plan")
 
 
-def _indices(step: PlannedStep) -> Iterable[int]:
+def _indices(step: EngineStep) -> Iterable[int]:
     return (*(slot.request for slot in step.slots), *step.preempted)
 
 
@@ -124,8 +99,8 @@ def plan_of_log(
     )
 
 
-def _kept(seen: SeenStep, index: Mapping[int, int]) -> PlannedStep:
-    return PlannedStep(
+def _kept(seen: SeenStep, index: Mapping[int, int]) -> EngineStep:
+    return EngineStep(
         slots=tuple(
             _planned(slot, index[id(slot.request)])
             for slot in seen.slots
@@ -135,8 +110,8 @@ def _kept(seen: SeenStep, index: Mapping[int, int]) -> PlannedStep:
     )
 
 
-def _planned(slot: SeenSlot, request: int) -> PlannedSlot:
-    return PlannedSlot(
+def _planned(slot: SeenSlot, request: int) -> StepSlot:
+    return StepSlot(
         request=request,
         num_tokens=slot.num_tokens,
         num_computed_tokens=slot.num_computed_tokens,
@@ -165,45 +140,87 @@ def plan_of_steps(
 
     Raises UnsupportedConditionError when the steps do not say how a request came to where it was.
     """
-    index = {name: at for at, name in enumerate(requests)}
-    reached: dict[str, int] = dict.fromkeys(requests, 0)
-    steps: list[PlannedStep] = []
-    for step in membership.steps:
-        steps += _prelude(step, reached, index)
-        steps.append(PlannedStep(slots=tuple(_slots(step, index))))
-        reached |= {
-            slot.request_id: slot.num_computed_tokens + slot.num_tokens for slot in step.slots
-        }
     return PinPlan(
-        pin_id=pin_id, requests=tuple(requests.values()), steps=tuple(steps), wait_s=wait_s
+        pin_id=pin_id,
+        requests=tuple(requests.values()),
+        steps=planned_steps(membership, list(requests)),
+        wait_s=wait_s,
     )
 
 
-def _prelude(
-    step: Step, reached: Mapping[str, int], index: Mapping[str, int]
-) -> Sequence[PlannedStep]:
-    """Return the steps that bring each request to where the step met it, one request a step."""
-    found = []
-    for slot in step.slots:
-        behind = slot.num_computed_tokens - reached[slot.request_id]
-        if behind < 0 or (behind and reached[slot.request_id]):
-            raise UnsupportedConditionError(
-                f"request {slot.request_id!r} lost its cache between two steps of this commit; plan"
-                " its replay from the step log"
-            )
-        if behind:
-            one = PlannedSlot(
-                request=index[slot.request_id], num_tokens=behind, num_computed_tokens=0
-            )
-            found.append(PlannedStep(slots=(one,)))
-    return found
+def planned_steps(
+    membership: BatchMembership, request_ids: Sequence[str]
+) -> tuple[EngineStep, ...]:
+    """Return a commit's steps, slots as indices into `request_ids`, as a scheduler orders them.
+
+    Raises what `plan_of_steps` raises.
+    """
+    return _Planner(membership, request_ids).steps()
 
 
-def _slots(step: Step, index: Mapping[str, int]) -> Iterable[PlannedSlot]:
-    """Yield a step's slots as a scheduler orders them: what has begun before what begins."""
-    for slot in sorted(step.slots, key=lambda slot: slot.num_computed_tokens == 0):
-        yield PlannedSlot(
-            request=index[slot.request_id],
+class _Planner:
+    """Goes through a commit's steps, and knows how far each request has come."""
+
+    def __init__(self, membership: BatchMembership, request_ids: Sequence[str]) -> None:
+        self._index = {name: at for at, name in enumerate(request_ids)}
+        self._steps = membership.steps
+        self._reached: dict[str, int] = {}
+        slots = [slot for step in membership.steps for slot in step.slots]
+        self._prompt_end = {(s.request_id, s.content_digest): _reach(s) for s in slots}
+
+    def steps(self) -> tuple[EngineStep, ...]:
+        found: list[EngineStep] = []
+        for step in self._steps:
+            found += self._prelude(step)
+            found.append(EngineStep(slots=tuple(map(self._slot, self._in_order(step)))))
+            self._reached |= {slot.request_id: _reach(slot) for slot in step.slots}
+        return tuple(found)
+
+    def _prelude(self, step: Step) -> Sequence[EngineStep]:
+        """Return the steps that bring each companion to where the step met it, one a step.
+
+        A branch's own first step is always there: what it had computed before came out of the
+        cache, which is seen when it is scheduled.
+        """
+        found = []
+        for slot in step.slots:
+            known = self._reached.get(slot.request_id)
+            if known is not None and known != slot.num_computed_tokens:
+                raise UnsupportedConditionError(
+                    f"request {slot.request_id!r} lost its cache between two steps of this commit; "
+                    "plan its replay from the step log"
+                )
+            if known is None and slot.num_computed_tokens and slot.branch_id is None:
+                found.append(EngineStep(slots=(self._until(slot),)))
+                self._reached[slot.request_id] = slot.num_computed_tokens
+        return found
+
+    def _until(self, slot: Slot) -> StepSlot:
+        return StepSlot(
+            request=self._index[slot.request_id],
+            num_tokens=slot.num_computed_tokens,
+            num_computed_tokens=0,
+        )
+
+    def _in_order(self, step: Step) -> list[Slot]:
+        """Return a step's slots as a scheduler has them: what has begun, then what begins.
+
+        Last, a prompt that is cut here: a scheduler gives it what the others have left.
+        """
+        return sorted(
+            step.slots, key=lambda slot: (slot.request_id not in self._reached, self._is_cut(slot))
+        )
+
+    def _is_cut(self, slot: Slot) -> bool:
+        return self._prompt_end[slot.request_id, slot.content_digest] > _reach(slot)
+
+    def _slot(self, slot: Slot) -> StepSlot:
+        return StepSlot(
+            request=self._index[slot.request_id],
             num_tokens=slot.num_tokens,
             num_computed_tokens=slot.num_computed_tokens,
         )
+
+
+def _reach(slot: Slot) -> int:
+    return slot.num_computed_tokens + slot.num_tokens

@@ -58,7 +58,9 @@ def build_of(server: ServerBuild, verifier: VerifierSpec) -> Build:
     return Build(
         weights_digest=server.weights_digest,
         tokenizer_digest=server.tokenizer_digest,
-        prompt_digest=digest([verifier.prompt, verifier.max_tokens, verifier.overflow]),
+        prompt_digest=digest(
+            [verifier.prompt, verifier.max_tokens, verifier.overflow, verifier.reasoning_tokens]
+        ),
         head_digest=digest(verifier.head),
         engine=facts.engine,
         libraries=facts.libraries,
@@ -77,12 +79,17 @@ def precision_of(facts: EngineFacts) -> PrecisionMode:
         name = PrecisionName(facts.dtype)
     except ValueError as error:
         raise InvalidRecordError(f"dtype {facts.dtype!r} is no precision mode") from error
+    narrow = facts.precision.get("float32_matmul_precision", "highest") != "highest"
+    if name is PrecisionName.FLOAT32 and narrow:
+        name = PrecisionName.TF32
     return PrecisionMode(name=name, requested={}, resolved=facts.precision)
 
 
 def reduction_order_of(facts: EngineFacts) -> ReductionOrder:
-    """Return the reduction order of an engine: its libraries' own, under its switches."""
-    return ReductionOrder(name="vendor", requested={}, resolved=facts.order)
+    """Return the reduction order of an engine: its libraries' own unless it says invariant."""
+    invariant = facts.kernel_environment.get("VLLM_BATCH_INVARIANT") == "1"
+    name = "batch_invariant" if invariant else "vendor"
+    return ReductionOrder(name=name, requested={}, resolved=facts.order)
 
 
 def _tokenizer_digest(folder: Path) -> str:

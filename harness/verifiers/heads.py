@@ -62,7 +62,7 @@ class ScoreHead(ABC):
 
     def __init__(self, chosen: Sequence[int]) -> None:
         """Take the logits of the classes or vocabulary entries `chosen`, wherever it reads."""
-        self._chosen = list(chosen)
+        self.chosen = list(chosen)
 
     @abstractmethod
     def positions(self, row: EncodedRow) -> list[int]:
@@ -73,7 +73,7 @@ class ScoreHead(ABC):
 
     def take(self, rows: Sequence[EncodedRow], logits: "Tensor") -> "Tensor":  # noqa: ARG002
         """Return float64 `[reads, values]` from the `[reads, classes]` logits of all `rows`."""
-        return logits[:, self._chosen].double()
+        return logits[:, self.chosen].double()
 
     @abstractmethod
     def score(self, values: Values) -> float:

@@ -10,6 +10,9 @@ Contract, checked for every backend by tests/verifiers/test_contract.py:
   that no kernel is chosen by how many neighbours there are, or by what is in them;
 * a non-finite score is returned as it is: judging it is not the backend's business;
 * `facts` and `resolved` report what is, read back after set-up, not what was asked for.
+
+An engine that schedules by itself has `serve` in place of `score`: it takes a flight of requests
+and says, beside their scores, which steps really ran.
 """
 
 from collections.abc import Sequence
@@ -17,12 +20,20 @@ from functools import cached_property
 from typing import Protocol
 
 from harness.codec import digest
+from harness.conditions.flight import EngineStep, Flight
 from harness.records.batching import PaddingSide
 from harness.records.build import Build
 from harness.records.document import Record
 from harness.records.invocation import PrecisionMode, ReductionOrder
 
-__all__ = ["EncodedRow", "ResolvedCondition", "RowText", "Verifier"]
+__all__ = [
+    "EncodedRow",
+    "EngineVerifier",
+    "ResolvedCondition",
+    "RowText",
+    "Served",
+    "Verifier",
+]
 
 
 class RowText(Record, frozen=True, kw_only=True):
@@ -90,6 +101,41 @@ class Verifier(Protocol):
         """Run one forward over `rows`, padded to `width` tokens on `side`; one score a row.
 
         `num_rows` is the set number of the forward's rows, inert ones included; None for `rows`.
+        """
+
+    def close(self) -> None:
+        """Free the model and restore every switch."""
+
+
+class Served(Record, frozen=True, kw_only=True):
+    """What a flight gives."""
+
+    scores: tuple[float, ...]
+    """One score a request, in the order given."""
+    steps: tuple[EngineStep, ...] = ()
+    """The steps that ran, as the scheduler told them; empty where nobody saw them."""
+    generated: tuple[tuple[int, ...], ...] = ()
+    """`[requests]`: the tokens that each generated, where the steps were seen."""
+    note: str = ""
+    """Why a pin ended early; empty where there was none, or it ran as planned."""
+
+
+class EngineVerifier(Protocol):
+    """A model in an engine that schedules by itself, ready under one condition."""
+
+    def facts(self) -> Build:
+        """Return the build."""
+
+    def resolved(self) -> ResolvedCondition:
+        """Return the condition as it turned out."""
+
+    def encode(self, texts: Sequence[RowText]) -> list[EncodedRow]:
+        """Turn texts into rows; see `Verifier.encode`."""
+
+    def serve(self, rows: Sequence[EncodedRow], flight: Flight) -> Served:
+        """Take `rows` through the engine as `flight` says, from empty to empty.
+
+        Raises UnsupportedConditionError for a flight that this engine cannot take.
         """
 
     def close(self) -> None:

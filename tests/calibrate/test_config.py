@@ -42,8 +42,8 @@ def test_a_config_is_read_whole(tmp_path: Path) -> None:
     assert config.arms[0].precision is PrecisionName.BFLOAT16
     assert config.arms[0].batching == Padded(max_rows=8)
     assert config.arms[0].condition.reduction_order.num_threads == 1
-    assert config.arms[0].reference.precision is PrecisionName.FLOAT32
-    assert config.arms[1].reference.precision is PrecisionName.FLOAT64
+    assert config.arms[0].reference_on(config.verifier.engine).precision is PrecisionName.FLOAT32
+    assert config.arms[1].reference_on(config.verifier.engine).precision is PrecisionName.FLOAT64
     assert config.sweep.rows == (2, 4)
     assert config.claim.confidence == 0.95
 
@@ -77,7 +77,7 @@ CHANGES = {
     "wrong mode": (
         "mode: padded",
         "mode: paded",
-        r"`\$\.arms\[0\]\.batching\.mode`; did you mean 'padded'\? known: fixed_width, lanes",
+        r"`\$\.arms\[0\]\.batching\.mode`; did you mean 'padded'\? known: fixed_width, in_flight",
     ),
     "wrong head": ("kind: log_odds", "kind: logodds", "did you mean 'log_odds'"),
     "wrong order": ("name: vendor", "name: vender", "did you mean 'vendor'"),

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from calibrate.observations import ObservationStore, ProcessFacts, StoredRow
 from harness.errors import StoreError
+from harness.messages import Scored
 from harness.verifiers import ResolvedCondition
 from tests.calibrate.example_runs import a_store, an_identity
 from tests.examples import a_build, a_precision, an_order, digest_of
@@ -49,10 +50,10 @@ def bits(scores: list[float]) -> list[bytes]:
 def test_scores_come_back_by_composition_and_row(tmp_path: Path) -> None:
     with a_store(tmp_path) as store:
         begin(store)
-        store.append("p", "rows-2", 0, (1, 0), (1.5, -2.0))
-        store.append("p", "rows-2", 1, (2, 3), (0.25, 4.0))
-        store.append("p", "solo", 0, (0,), (7.0,))
-        store.append("q", "solo", 0, (0,), (8.0,))
+        store.append("p", "rows-2", 0, (1, 0), Scored(scores=(1.5, -2.0)))
+        store.append("p", "rows-2", 1, (2, 3), Scored(scores=(0.25, 4.0)))
+        store.append("p", "solo", 0, (0,), Scored(scores=(7.0,)))
+        store.append("q", "solo", 0, (0,), Scored(scores=(8.0,)))
     with a_store(tmp_path) as store:
         assert store.scores("p") == {"rows-2": {1: 1.5, 0: -2.0, 2: 0.25, 3: 4.0}, "solo": {0: 7.0}}
         assert store.num_batches("p") == {"rows-2": 2, "solo": 1}
@@ -67,7 +68,7 @@ SPECIAL = [-0.0, 0.0, math.nan, math.inf, -math.inf, 5e-324, 1.7976931348623157e
 
 def test_every_kind_of_float_comes_back_with_its_bits(tmp_path: Path) -> None:
     with a_store(tmp_path) as store:
-        store.append("p", "all", 0, range(len(SPECIAL)), SPECIAL)
+        store.append("p", "all", 0, range(len(SPECIAL)), Scored(scores=tuple(SPECIAL)))
     with a_store(tmp_path) as store:
         found = store.scores("p")["all"]
     assert bits([found[at] for at in range(len(SPECIAL))]) == bits(SPECIAL)
@@ -85,7 +86,7 @@ def test_what_is_stored_is_neither_changed_nor_deleted(
 ) -> None:
     with a_store(tmp_path) as store:
         begin(store)
-        store.append("p", "solo", 0, (0,), (7.0,))
+        store.append("p", "solo", 0, (0,), Scored(scores=(7.0,)))
         store.append_search("p", ())
     columns = {"run": "key", "processes": "process_id", "searches": "process_id"}
     column = columns.get(table, "row")
@@ -98,16 +99,16 @@ def test_what_is_stored_is_neither_changed_nor_deleted(
 
 def test_the_same_batch_is_not_stored_twice(tmp_path: Path) -> None:
     with a_store(tmp_path) as store:
-        store.append("p", "solo", 0, (0, 1), (7.0, 8.0))
+        store.append("p", "solo", 0, (0, 1), Scored(scores=(7.0, 8.0)))
         with pytest.raises(StoreError, match="UNIQUE"):
-            store.append("p", "solo", 0, (2, 1), (9.0, 9.0))
+            store.append("p", "solo", 0, (2, 1), Scored(scores=(9.0, 9.0)))
         assert store.scores("p") == {"solo": {0: 7.0, 1: 8.0}}
 
 
 def test_a_batch_is_stored_whole_or_not_at_all(tmp_path: Path) -> None:
     with a_store(tmp_path) as store:
         with pytest.raises(ValueError, match="shorter"):
-            store.append("p", "solo", 0, (0, 1), (7.0,))
+            store.append("p", "solo", 0, (0, 1), Scored(scores=(7.0,)))
         assert store.num_observations() == 0
 
 
@@ -116,7 +117,7 @@ def test_a_transaction_that_an_interrupt_abandons_says_nothing(tmp_path: Path) -
     path = tmp_path / "s.sqlite"
     with a_store(path) as store:
         begin(store)
-        store.append("p", "solo", 0, [0], [1.0])
+        store.append("p", "solo", 0, [0], Scored(scores=(1.0,)))
         abandoned = store._transaction()
         database = abandoned.__enter__()
         database.execute("INSERT INTO observations VALUES ('p', 'solo', 1, 0, 0, '2.0')")
@@ -131,7 +132,7 @@ def test_a_second_run_is_refused_at_once_and_the_first_goes_on(tmp_path: Path) -
         begin(store)
         with pytest.raises(StoreError, match=r"observations\.sqlite: another run is using it"):
             a_store(tmp_path).__enter__()
-        store.append("p", "solo", 0, (0,), (7.0,))
+        store.append("p", "solo", 0, (0,), Scored(scores=(7.0,)))
     with a_store(tmp_path) as store:
         assert store.num_observations() == 1
 
@@ -216,14 +217,14 @@ def test_a_process_may_have_fewer_rows_or_more(tmp_path: Path) -> None:
 def test_a_full_disk_keeps_what_was_stored_and_the_run_can_be_resumed(tmp_path: Path) -> None:
     with a_store(tmp_path) as store:
         begin(store)
-        store.append("p", "solo", 0, (0,), (7.0,))
+        store.append("p", "solo", 0, (0,), Scored(scores=(7.0,)))
         pages = store._db.execute("PRAGMA page_count").fetchone()[0]
         store._db.execute(f"PRAGMA max_page_count={pages}")
         with pytest.raises(StoreError, match="disk is full; free some space and run again"):
-            store.append("p", "wide", 0, range(5000), [0.1] * 5000)
+            store.append("p", "wide", 0, range(5000), Scored(scores=tuple([0.1] * 5000)))
     with a_store(tmp_path) as store:
         assert store.num_batches("p") == {"solo": 1}
-        store.append("p", "wide", 0, range(5000), [0.1] * 5000)
+        store.append("p", "wide", 0, range(5000), Scored(scores=tuple([0.1] * 5000)))
         assert store.num_observations() == 5001
 
 
@@ -274,7 +275,7 @@ def _scribble(path: Path) -> None:
 def test_a_damaged_store_is_refused(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     with a_store(tmp_path) as store:
         begin(store)
-        store.append("p", "wide", 0, range(5000), [0.1] * 5000)
+        store.append("p", "wide", 0, range(5000), Scored(scores=tuple([0.1] * 5000)))
     damage(tmp_path / "observations.sqlite")
     with pytest.raises(StoreError, match=r"damaged; move it away"), a_store(tmp_path) as store:
         store.scores("p")

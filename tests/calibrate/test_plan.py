@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from calibrate.axes import FIXED, VARIED, Axis, Placement, find_axis, required_axes
+from calibrate.axes import PADDED_RULES, Axis, Placement, find_axis, required_axes
 from calibrate.compositions import REPEATS, Composition, plan_compositions
 from calibrate.config import Arm, Sweep
 from calibrate.plan import plan_appeal, plan_processes, process_compositions
@@ -79,7 +79,7 @@ def test_batches_stay_within_the_mode(lengths: list[int], batching: Batching, sw
         assert {len(batch.rows) for batch in batches} == {1}
         assert {batch.side for batch in batches} == {None}
         return
-    assert batching.max_rows is not None
+    assert isinstance(batching, Padded | FixedWidth)
     assert max(len(batch.rows) for batch in batches) <= batching.max_rows
     assert {batch.side for batch in batches} == {batching.side, *sweep.sides}
     if isinstance(batching, FixedWidth):
@@ -176,12 +176,12 @@ def test_a_pair_counts_for_an_axis_only_where_that_axis_alone_differs(
     placements = [Placement(composition, tokens) for composition in compositions]
     number = {p.name: np.full(len(lengths), float(at)) for at, p in enumerate(placements)}
     rows = np.arange(len(lengths))
-    for axis, varied in VARIED.items():
+    for axis, (varied, fixed) in PADDED_RULES.items():
         found = find_axis(axis, placements, number, rows)
         for left, right, row in zip(found.left, found.right, found.decision_of_row, strict=True):
             one, other = placements[int(left)], placements[int(right)]
             assert getattr(one, varied)[row] != getattr(other, varied)[row]
-            for name in FIXED[axis]:
+            for name in fixed:
                 assert getattr(one, name)[row] == getattr(other, name)[row], (axis, name)
 
 

@@ -12,6 +12,7 @@ from calibrate.config import CalibrationConfig
 from calibrate.observations import ObservationStore
 from harness.conditions.batching import Batch
 from harness.errors import InputFileError, StoreError, WorkerError
+from harness.messages import Scored
 from harness.records.batching import Solo
 from harness.runner import ConditionProcess
 from harness.tolerance_file import read_tolerance_file
@@ -122,16 +123,16 @@ def test_workers_end_when_only_their_run_is_killed(
 
 def die_after(monkeypatch: pytest.MonkeyPatch, num_batches: int) -> None:
     """Kill each condition's process when it has given the scores of so many batches."""
-    original = ConditionProcess.score
+    original = ConditionProcess.run
 
-    def score(process: ConditionProcess, batches: Sequence[Batch]) -> Iterator[tuple[float, ...]]:
-        for number, scores in enumerate(original(process, batches), 1):
+    def run(process: ConditionProcess, batches: Sequence[Batch]) -> Iterator[Scored]:
+        for number, scored in enumerate(original(process, batches), 1):
             if number == num_batches:
                 process._process.kill()
                 process._process.wait()
-            yield scores
+            yield scored
 
-    monkeypatch.setattr(ConditionProcess, "score", score)
+    monkeypatch.setattr(ConditionProcess, "run", run)
 
 
 def test_a_worker_that_dies_is_a_clear_error(

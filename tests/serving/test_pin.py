@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.codec import canonical_bytes
+from harness.conditions.flight import EngineStep, StepSlot
 from harness.errors import InputFileError, UnsupportedConditionError
 from harness.records.membership import BatchMembership, Slot, Step
 from harness.serving.history import History
@@ -16,8 +17,6 @@ from harness.serving.pin import MOVES, Allowed, EngineRequest, Pin, PinEnd, PinS
 from harness.serving.pin_plan import (
     PinPlan,
     PlannedRequest,
-    PlannedSlot,
-    PlannedStep,
     companions_of,
     plan_of_log,
     plan_of_steps,
@@ -34,9 +33,9 @@ def a_plan(**changes: object) -> PinPlan:
             PlannedRequest(name="b"),
         ),
         steps=(
-            PlannedStep(slots=(slot(0, 4, 0),)),
-            PlannedStep(slots=(slot(0, 1, 4), slot(1, 3, 0))),
-            PlannedStep(slots=(slot(1, 1, 3),), preempted=(0,)),
+            EngineStep(slots=(slot(0, 4, 0),)),
+            EngineStep(slots=(slot(0, 1, 4), slot(1, 3, 0))),
+            EngineStep(slots=(slot(1, 1, 3),), preempted=(0,)),
         ),
         wait_s=10,
         gather=False,
@@ -44,10 +43,8 @@ def a_plan(**changes: object) -> PinPlan:
     return msgspec.structs.replace(plan, **changes)
 
 
-def slot(request: int, num_tokens: int, num_computed_tokens: int) -> PlannedSlot:
-    return PlannedSlot(
-        request=request, num_tokens=num_tokens, num_computed_tokens=num_computed_tokens
-    )
+def slot(request: int, num_tokens: int, num_computed_tokens: int) -> StepSlot:
+    return StepSlot(request=request, num_tokens=num_tokens, num_computed_tokens=num_computed_tokens)
 
 
 def a_request(name: str, num_tokens: int = 4, **changes: object) -> EngineRequest:

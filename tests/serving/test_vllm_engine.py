@@ -6,8 +6,9 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
+from harness.conditions.flight import EngineStep, StepSlot
 from harness.serving.pin import PinEnd
-from harness.serving.pin_plan import PinPlan, PlannedRequest, PlannedSlot, PlannedStep
+from harness.serving.pin_plan import PinPlan, PlannedRequest
 from tests.serving.engines import (
     LENGTHS,
     WIDE,
@@ -113,8 +114,8 @@ def test_what_the_scheduler_will_not_do_ends_the_pin(wide: Running) -> None:
     requests = a_pair(13)
     request = PlannedRequest(name="e.r0")
     too_many = len(requests["r0"].prompt) + 1
-    slot = PlannedSlot(request=0, num_tokens=too_many, num_computed_tokens=0)
-    plan = PinPlan(pin_id="e", requests=(request,), steps=(PlannedStep(slots=(slot,)),))
+    slot = StepSlot(request=0, num_tokens=too_many, num_computed_tokens=0)
+    plan = PinPlan(pin_id="e", requests=(request,), steps=(EngineStep(slots=(slot,)),))
     found, outcome = pinned(
         wide.engine, wide.folder, plan, requests, [(0, "r0"), (0, "r1")], prefix="e."
     )

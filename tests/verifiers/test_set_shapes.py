@@ -161,7 +161,7 @@ def shapes(verifier: Any, rows: Sequence[EncodedRow], width: int, num_rows: int 
 
 def _nothing_taken(head: Any, rows: Sequence[EncodedRow], logits: torch.Tensor) -> torch.Tensor:
     """Stand in for what a head does afterwards, row by row."""
-    return torch.zeros(len(logits), max(len(head._chosen), 1), dtype=torch.float64)
+    return torch.zeros(len(logits), max(len(head.chosen), 1), dtype=torch.float64)
 
 
 @pytest.mark.parametrize("name", CASES)
