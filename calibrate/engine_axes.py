@@ -23,6 +23,8 @@ __all__ = ["EnginePlacement", "engine_rules"]
 
 _OWN = ("chunks", "cached", "preempted")
 """How a row itself was computed."""
+_SAME_FLIGHT = ("flight_members", "arrivals", "decodes", "num_chunks")
+"""With whom and when, and in how many parts: where they lie moves with the cache."""
 
 
 def engine_rules(traits: FlightTraits) -> dict[Axis, AxisRule]:
@@ -32,18 +34,20 @@ def engine_rules(traits: FlightTraits) -> dict[Axis, AxisRule]:
         Axis.ROW_POSITION: AxisRule("slot", ("members", "decodes", *_OWN)),
         Axis.COMPANIONS: AxisRule("members", ("shape",)),
         Axis.ROW_ORDER: AxisRule("moment", ("arrangement",)),
-        Axis.ARRIVAL_ORDER: AxisRule("arrivals", ("flight_members", "cached", "preempted")),
+        Axis.ARRIVAL_ORDER: AxisRule("arrivals", ("flight_members", "decodes", *_OWN)),
         Axis.POSITION_IN_STEP: AxisRule("offset", ("num_rows", "decodes", *_OWN)),
         Axis.PREFILLS_BESIDE: AxisRule("prefills", ("num_rows", "slot", "decodes", *_OWN)),
     }
     if traits.decodes:
         rules[Axis.DECODES_BESIDE] = AxisRule("decodes", _OWN)
     if traits.chunks:
-        rules[Axis.CHUNK_BOUNDARIES] = AxisRule("chunks", ("flight_members", "cached", "preempted"))
+        rules[Axis.CHUNK_BOUNDARIES] = AxisRule(
+            "chunks", ("flight_members", "arrivals", "decodes", "cached", "preempted")
+        )
     if traits.caches_prefixes:
-        rules[Axis.PREFIX_CACHE] = AxisRule("cached", ("flight_members", "preempted"))
+        rules[Axis.PREFIX_CACHE] = AxisRule("cached", ("preempted", *_SAME_FLIGHT))
     if traits.chunks or traits.num_reasoning:
-        rules[Axis.PREEMPTION] = AxisRule("preempted", ("flight_members",))
+        rules[Axis.PREEMPTION] = AxisRule("preempted", ("cached", *_SAME_FLIGHT))
     return rules
 
 
@@ -68,6 +72,7 @@ class EnginePlacement:
         self.cached = np.zeros(size, np.int64)
         self.preempted = np.zeros(size, np.int64)
         self.chunks = np.zeros(size, np.int64)
+        self.num_chunks = np.zeros(size, np.int64)
         self.members = np.zeros(size, np.int64)
         self.shape = np.zeros(size, np.int64)
         self.arrangement = np.zeros(size, np.int64)
@@ -101,7 +106,8 @@ class EnginePlacement:
         self.decodes[row] = max(one.step.num_decodes for one in prefilling)
         self.cached[row] = last_pass[0].num_computed
         self.preempted[row] = _num_restarts(own)
-        self.chunks[row] = hash(tuple(s.num_tokens for s in last_pass if s.num_computed < length))
+        chunks = tuple(one.num_tokens for one in last_pass if one.num_computed < length)
+        self.chunks[row], self.num_chunks[row] = hash(chunks), len(chunks)
         self.members[row] = hash(frozenset().union(*(one.step.members for one in own)))
         self.shape[row] = hash(tuple((one.step.shape, one.at) for one in own))
         self.arrangement[row] = hash(tuple(one.step.arrangement for one in own))
