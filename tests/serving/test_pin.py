@@ -20,6 +20,7 @@ from harness.serving.pin_plan import (
     companions_of,
     plan_of_log,
     plan_of_steps,
+    planned_steps,
 )
 from tests.serving.steps import ImaginedEngine, a_header, engine_id, prompt_of, three_steps
 
@@ -266,6 +267,39 @@ def test_a_plan_from_a_commit_brings_companions_to_where_they_were() -> None:
         (slot(0, 4, 0),),
         (slot(0, 1, 4), slot(1, 3, 0)),
         (slot(0, 1, 5), slot(1, 1, 3)),
+    ]
+
+
+def a_slot(name: str, num_tokens: int, computed: int, branch: str | None = None) -> Slot:
+    content = f"{name}{max(computed + num_tokens - 20, 0)}"  # prompts have 20 tokens
+    return Slot(
+        request_id=name,
+        content_digest=content,
+        num_tokens=num_tokens,
+        num_computed_tokens=computed,
+        branch_id=branch,
+    )
+
+
+def test_a_plan_has_the_order_of_a_scheduler_and_not_that_of_the_rows() -> None:
+    """What has begun comes first, and last a prompt that gets what the others have left."""
+    recorded = BatchMembership(
+        steps=(
+            Step(slots=(a_slot("a", 15, 0, "A"),)),
+            Step(slots=(a_slot("c", 7, 0), a_slot("b", 20, 0), a_slot("a", 5, 15, "A"))),
+            Step(slots=(a_slot("c", 13, 7), a_slot("b", 1, 20), a_slot("a", 1, 20, "A"))),
+        )
+    )
+    steps = planned_steps(recorded, ["a", "b", "c"])
+    assert [[one.request for one in step.slots] for step in steps] == [[0], [0, 1, 2], [2, 1, 0]]
+
+
+def test_a_branch_that_begins_in_the_cache_is_not_computed_up_to_there() -> None:
+    recorded = BatchMembership(steps=(Step(slots=(a_slot("a", 4, 16, "A"), a_slot("b", 4, 16))),))
+    steps = planned_steps(recorded, ["a", "b"])
+    assert [[(s.request, s.num_tokens) for s in step.slots] for step in steps] == [
+        [(1, 16)],  # of a companion it is not known: it may have been met half-way
+        [(1, 4), (0, 4)],
     ]
 
 
