@@ -53,14 +53,16 @@ class Writers:
         num_hit = 0
         for _ in range(num_kills):
             time.sleep(chance.random() * 0.2)
-            number = chance.choice(sorted(self.running))
+            at_work = sorted(n for n, process in self.running.items() if process.is_alive())
+            if not at_work:
+                break
+            number = chance.choice(at_work)
             process = self.running[number]
             assert process.pid is not None
-            if process.is_alive():
-                os.kill(process.pid, signal.SIGKILL)
-                process.join()
-                num_hit += process.exitcode == -signal.SIGKILL
-                self.start(number)
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            num_hit += process.exitcode == -signal.SIGKILL
+            self.start(number)
         return num_hit
 
     def join(self) -> None:

@@ -196,7 +196,7 @@ def test_a_spec_that_cannot_reason_is_refused(changes: dict[str, Any], message: 
 
 
 def test_an_empty_engine_is_refused() -> None:
-    with pytest.raises(ValueError, match="engine.max_num_seqs must be at least 1"):
+    with pytest.raises(ValueError, match=r"engine\.max_num_seqs must be at least 1"):
         Vllm(max_num_seqs=0)
-    with pytest.raises(ValueError, match="engine.tensor_parallel_size must be at least 1"):
+    with pytest.raises(ValueError, match=r"engine\.tensor_parallel_size must be at least 1"):
         Vllm(tensor_parallel_size=0)
