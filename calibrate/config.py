@@ -18,17 +18,19 @@ from msgspec import Meta, inspect
 from calibrate.power.spec import PowerSpec
 from harness.codec import digest, residue
 from harness.conditions.condition import Condition, requested_switches
+from harness.conditions.flight import Flight
 from harness.conditions.precision import reference_of
 from harness.conditions.reduction_order import Attention, ReductionOrderSpec
 from harness.errors import CallerError, ConfigError, nearest
 from harness.files import read_bytes
 from harness.records.batching import Batching, InFlight, PaddingSide
 from harness.records.document import Record
-from harness.records.engine import Engine, Transformers
+from harness.records.engine import Endpoint, Engine, Transformers
 from harness.records.invocation import PrecisionName
 from harness.records.switches import SwitchValues
 from harness.records.verifier import VerifierSpec
-from harness.verifiers.vllm.options import refuse_unsupported
+from harness.verifiers.endpoint import options as endpoint
+from harness.verifiers.vllm import options as vllm
 
 __all__ = ["Arm", "CalibrationConfig", "Claim", "Sweep", "load_config"]
 
@@ -251,7 +253,10 @@ def _check_arm(where: str, arm: Arm, earlier: Sequence[Arm], verifier: VerifierS
     try:
         for condition in (arm.condition, arm.reference_on(verifier.engine)):
             requested_switches(condition, verifier.device)
-            refuse_unsupported(verifier, condition)
+            vllm.refuse_unsupported(verifier, condition)
+            endpoint.refuse_unsupported(verifier, condition)
+        if isinstance(verifier.engine, Endpoint) and isinstance(arm.batching, InFlight):
+            endpoint.refuse_flight(Flight(), arm.batching.max_rows, verifier.engine)
     except CallerError as error:
         raise type(error)(f"{where}: {error}") from error
 

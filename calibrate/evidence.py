@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 import numpy as np
+from msgspec.structs import replace
 
 from calibrate.axes import Axis, AxisRows, compare_axes, find_axis, required_axes
 from calibrate.fit import FitInput, fit_tolerance
@@ -37,6 +38,7 @@ from calibrate.guards import Arm as GuardArm
 from calibrate.lane_compositions import measured_lanes
 from calibrate.measured import Measured, Snapshot, snapshot
 from calibrate.plan import ProcessPlan, Purpose, plan_appeal, plan_processes
+from calibrate.requested_axes import as_requested
 from calibrate.run import shapes_of
 from calibrate.sensitivity import Indices, Scores, decision_magnitudes
 from harness.conditions.condition import label
@@ -46,6 +48,7 @@ from harness.records.batching import InFlight, Lanes, Solo
 from harness.records.invocation import PrecisionName
 from harness.records.tolerance import (
     CoveredBatches,
+    Equivalence,
     GuardFinding,
     OwnError,
     Tolerance,
@@ -74,6 +77,11 @@ class ArmEvidence:
         self.finite = self._finite([self.measured, self.reference, self._control, self._exact])
 
     @property
+    def is_requested(self) -> bool:
+        """Whether batch membership is what was asked for, and nobody saw what ran."""
+        return self.measured.is_requested
+
+    @property
     def title(self) -> str:
         """The arm in one line: condition and batching."""
         covered = self._covered()
@@ -83,7 +91,8 @@ class ArmEvidence:
     def axes(self) -> tuple[AxisRows, ...]:
         """The evidence about every axis; needs finite scores."""
         measured = self.measured
-        return compare_axes(measured.placements, measured.scores, measured.decision_of_row)
+        found = compare_axes(measured.placements, measured.scores, measured.decision_of_row)
+        return tuple(map(as_requested, found)) if self.is_requested else found
 
     @cached_property
     def neighbours(self) -> NeighbourFinding:
@@ -136,7 +145,7 @@ class ArmEvidence:
         refuse_if_failed(self.guards)
         claim, measured = self.run.config.claim, self.measured
         condition, covered = measured.facts.condition, self._covered()
-        return fit_tolerance(
+        tolerance = fit_tolerance(
             FitInput(
                 precision_mode=condition.precision_mode,
                 reduction_order=condition.reduction_order,
@@ -156,6 +165,17 @@ class ArmEvidence:
                 seed=self.run.config.seed,
             )
         )
+        if self.is_requested and not self._is_certified(tolerance.equivalence):
+            return replace(tolerance, equivalence=Equivalence.EXACT)
+        return tolerance
+
+    def _is_certified(self, equivalence: Equivalence) -> bool:
+        """Return whether asking alone can certify so much.
+
+        Nobody saw a shape. And where flights are not gathered they may have been computed one by
+        one, so that nothing moved because nothing was tried.
+        """
+        return equivalence is Equivalence.ANY and self.measured.traits.gathers
 
     def _covered(self) -> CoveredBatches:
         """Return what the tolerance speaks for: the arm's own side, however many were measured.
@@ -290,7 +310,7 @@ class ArmEvidence:
         digests = [self.run.facts[p.process_id].condition.loaded_digest for p in measured.plans]
         # branches may share the step that decides a reduced score
         shares = isinstance(self.run.config.verifier.head, ProcessReward)
-        return live_head(
+        found = live_head(
             HeadEvidence(
                 precision=self.arm.precision,
                 scores=original,
@@ -304,6 +324,10 @@ class ArmEvidence:
                 names=measured.decision_ids,
             )
         )
+        if not self.is_requested:
+            return found
+        declared = "the weights are declared for the server, not read from it; "
+        return replace(found, evidence=declared + found.evidence)
 
     def _guard_arms(self) -> Iterator[GuardArm]:
         """Yield the measured and the reference arm, in a composition that both hold."""

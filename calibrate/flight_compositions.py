@@ -14,6 +14,10 @@ and pairs of compositions are compared by that alone (see `calibrate.engine_axes
 * ``warm-N``: every prompt was computed before, where the engine caches prefixes;
 * ``decoding-N``: staggered, and each request goes on to generate beside those that come later;
 * ``preempted-N``: as ``chunks-N-C``, and once all that run lose their cache half-way.
+
+Of a foreign server only the first kinds can be asked, those in which all requests of a flight come
+together; no steps are read back there, and pairs are compared by what was asked for (see
+`calibrate.requested_axes`).
 """
 
 import random
@@ -27,7 +31,7 @@ from harness.conditions.batching import Batch, RowShape, chunk, plan_batches
 from harness.conditions.flight import Flight
 from harness.records.batching import InFlight
 from harness.records.document import Record
-from harness.records.engine import Vllm
+from harness.records.engine import Endpoint, Vllm
 from harness.records.verifier import VerifierSpec
 from harness.verifiers.heads import model_task
 
@@ -48,11 +52,19 @@ class FlightTraits(Record, frozen=True, kw_only=True):
     """Whether a prompt may be computed in several steps."""
     num_reasoning: int = 0
     """Tokens generated before the score."""
+    is_foreign: bool = False
+    """Whether it can only be told who comes together, and tells no steps."""
+    gathers: bool = False
+    """Of a foreign one: whether it begins with a flight when all of it is there."""
 
 
 def flight_traits(verifier: VerifierSpec) -> FlightTraits:
     """Return the traits of a verifier's engine, as the config has them."""
     engine = verifier.engine
+    if isinstance(engine, Endpoint):
+        return FlightTraits(
+            is_foreign=True, gathers=engine.gate, num_reasoning=verifier.reasoning_tokens
+        )
     if not isinstance(engine, Vllm):
         return FlightTraits()
     return FlightTraits(
@@ -72,6 +84,8 @@ def flight_partitions(
 ) -> dict[str, tuple[Batch, ...]]:
     """Return name -> flights; each holds every row once. Repeats are made of the first."""
     planner = _Planner(rows, batching, sweep, seed, traits)
+    if traits.is_foreign:
+        return planner.at_once()
     return {**planner.at_once(), **planner.over_time()}
 
 

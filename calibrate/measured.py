@@ -18,6 +18,7 @@ from calibrate.engine_axes import EnginePlacement
 from calibrate.flight_compositions import flight_traits
 from calibrate.observations import ObservationStore, ProcessFacts, RunIdentity, StoredRow
 from calibrate.plan import ProcessPlan, process_compositions
+from calibrate.requested_axes import RequestedPlacement
 from calibrate.run import shapes_of
 from calibrate.sensitivity import Scores, decision_ranges
 from calibrate.strata import RowSizes
@@ -129,6 +130,8 @@ class Measured:
         num_tokens = np.array([row.num_tokens for row in self.rows])
         if not self._packed:
             return [Placement(composition, num_tokens) for composition in self.compositions]
+        if self.is_requested:
+            return [RequestedPlacement(one, num_tokens) for one in self.compositions]
         return [
             EnginePlacement(composition, self._ran(composition), num_tokens, self.traits)
             for composition in self.compositions
@@ -150,6 +153,11 @@ class Measured:
             num_tokens=np.array([row.num_tokens for row in self.rows]),
             widths=np.stack([placement.width for placement in padded]),
         )
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether batch membership is what was asked for, and nobody saw what ran."""
+        return self._packed and self.traits.is_foreign
 
     @property
     def _packed(self) -> bool:

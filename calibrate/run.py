@@ -23,6 +23,7 @@ from harness.errors import UnsupportedConditionError, WorkerError
 from harness.messages import Scored
 from harness.records.decision import Decision
 from harness.records.document import Record
+from harness.records.engine import Endpoint
 from harness.records.verifier import Device
 from harness.runner import ConditionProcess
 from harness.verifiers import EncodedRow
@@ -160,6 +161,8 @@ def _store(
 
 def num_processes(config: CalibrationConfig) -> int:
     """Return how many condition processes run side by side."""
+    if isinstance(config.verifier.engine, Endpoint):
+        return 1  # two would be in one server together
     if config.processes is not None:
         return config.processes
     if config.verifier.device is Device.CUDA:

@@ -200,12 +200,14 @@ def _condition(commit: CommitRecord) -> Condition:
 def _as_recorded(
     commit: CommitRecord, encoded: Sequence[EncodedRow], rows: Mapping[str, int]
 ) -> _Plan:
-    recorded = commit.invocation.batch_membership.steps
-    if _is_packed(commit):
+    membership = commit.invocation.batch_membership
+    recorded = membership.steps
+    if _is_packed(commit) and membership.source is MembershipSource.OBSERVED:
         return _in_flight(commit, encoded, rows)
     present = [[slot for slot in step.slots if slot.content_digest in rows] for step in recorded]
+    again = _asked_again if _is_packed(commit) else _pinned
     steps = [
-        _pinned(step, slots, encoded, rows)
+        again(step, slots, encoded, rows)
         for step, slots in zip(recorded, present, strict=True)
         if slots
     ]
@@ -226,7 +228,7 @@ def _in_flight(
     there = [slot for slot in first.values() if slot.content_digest in rows]
     chosen = tuple(rows[slot.content_digest] for slot in there)
     flight, notes = Flight(), _told_missing(len(first) - len(there))
-    if not notes and membership.source is MembershipSource.OBSERVED:
+    if not notes:
         try:
             flight = Flight(
                 pinned=planned_steps(membership, list(first)),
@@ -253,6 +255,18 @@ def _extra_tokens(
     reached = {s.request_id: s.num_computed_tokens + s.num_tokens for s in slots_of(commit)}
     generated = (reached[name] - len(row.token_ids) for name, row in zip(first, rows, strict=True))
     return max(max(generated) - commit.invocation.build.verifier.reasoning_tokens, 0)
+
+
+def _asked_again(
+    _step: Step, slots: Sequence[Slot], encoded: Sequence[EncodedRow], rows: Mapping[str, int]
+) -> _PlannedStep:
+    """Return a flight of the `slots` that are left, of one whose steps nobody saw."""
+    chosen = tuple(rows[slot.content_digest] for slot in slots)
+    width = max(len(encoded[row].token_ids) for row in chosen)
+    return _PlannedStep(
+        batch=Batch(rows=chosen, width=width, side=None, flight=Flight()),
+        labels=tuple(_label(slot) for slot in slots),
+    )
 
 
 def _pinned(

@@ -8,6 +8,7 @@ import numpy as np
 from calibrate.evidence import ArmEvidence, Snapshot
 from calibrate.power.findings import PowerReport
 from calibrate.report.limits import arm_limits, file_limits
+from calibrate.report.membership import requested_membership
 from calibrate.sensitivity import (
     MovementQuantiles,
     decision_ranges,
@@ -86,6 +87,8 @@ class ArmContent(Record, frozen=True, kw_only=True, eq=False):
     """What each guard saw."""
     movements: Movements | None
     """None when a score is not finite."""
+    membership: str
+    """What it means that nobody saw who was computed together; empty where it was observed."""
     limits: tuple[str, ...]
     """What its tolerance must not be used for."""
     evidence: ArmEvidence
@@ -175,9 +178,16 @@ def _arm(arm: ArmEvidence, tolerance: Tolerance | None) -> ArmContent:
         bounds=_bounds(tolerance) if tolerance else (),
         guards=(*arm.guards, arm.neighbours.guard) if finite else arm.guards,
         movements=_movements(arm) if finite else None,
+        membership=_requested(arm, tolerance),
         limits=arm_limits(tolerance) if tolerance else (),
         evidence=arm,
     )
+
+
+def _requested(arm: ArmEvidence, tolerance: Tolerance | None) -> str:
+    if not arm.is_requested:
+        return ""
+    return requested_membership(tolerance, gathered=arm.measured.traits.gathers)
 
 
 def _movements(arm: ArmEvidence) -> Movements:

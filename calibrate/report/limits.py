@@ -1,6 +1,7 @@
 """What a tolerance file must not be used for, said in sentences that follow from what it holds."""
 
 from harness.records.tolerance import AxisStatus, Tolerance, ToleranceFile
+from harness.records.verifier import Device
 
 __all__ = ["arm_limits", "file_limits"]
 
@@ -11,7 +12,7 @@ def file_limits(file: ToleranceFile) -> tuple[str, ...]:
     facts = "other weights, tokenizer, prompt, library versions or kernels"
     return (
         f"Any other build than {build}, with {facts}: its records are unjudged.",
-        f"Any other device than {_device(file)}.",
+        _other_device(file),
         "Decisions unlike those it was measured on: the bounds hold for decisions drawn like them.",
         "Saying whether the verifier is right: only how far its scores move is bounded.",
         *((f"Replays judged after {file.expires_at}.",) if file.expires_at else ()),
@@ -34,9 +35,12 @@ def arm_limits(tolerance: Tolerance) -> tuple[str, ...]:
     )
 
 
-def _device(file: ToleranceFile) -> str:
+def _other_device(file: ToleranceFile) -> str:
     build = file.build
-    return f"{build.device_name}, a CPU" if build.device == "cpu" else build.device_name
+    if build.device not in set(Device):
+        return "Any other device: the server does not name its own, so a change goes unseen."
+    cpu = ", a CPU" if build.device == Device.CPU else ""
+    return f"Any other device than {build.device_name}{cpu}."
 
 
 def _listed(names: list[str]) -> str:

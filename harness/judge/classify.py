@@ -23,7 +23,7 @@ from harness.errors import (
     ReplayDivergenceError,
 )
 from harness.judge.movement import Movement, incomparable, movement
-from harness.judge.parameters import differing_parameters, in_words
+from harness.judge.parameters import differing_parameters, not_the_same
 from harness.judge.plain_record import differing_plain, plain_record
 from harness.judge.ranking import decision_impact
 from harness.judge.tolerances import NoTolerance, Tolerances, UsableTolerance, check_tolerance
@@ -57,7 +57,7 @@ def judge(
     equivalence = found.equivalence_for(replay.invocation.batch_membership)
     differing = differing_parameters(commit.invocation, replay.invocation, equivalence)
     if differing:
-        reason = f"another computation, no evidence about the commit: {in_words(differing)}"
+        reason = not_the_same(differing)
         return _verdict(commit, replay, VerdictKind.RECONSTRUCTION, reason, differing=differing)
     if isinstance(found, NoTolerance):
         return _verdict(commit, replay, VerdictKind.UNJUDGED, found.reason)
@@ -189,9 +189,7 @@ def _verdict(
 
 def _refuse_other(differing: tuple[DifferingParameter, ...]) -> None:
     if differing:
-        raise ReconstructionMismatchError(
-            f"another computation, no evidence about the commit: {in_words(differing)}"
-        )
+        raise ReconstructionMismatchError(not_the_same(differing))
 
 
 def _refuse_divergence(

@@ -17,9 +17,11 @@ from harness.records.membership import BatchMembership, MembershipSource, Slot, 
 from harness.records.tolerance import Equivalence
 from harness.records.verdict import DifferingParameter
 
-__all__ = ["differing_membership"]
+__all__ = ["UNOBSERVED", "differing_membership"]
 
 NAME = "batch_membership"
+UNOBSERVED = f"{NAME}.source"
+"""Name of the parameter in which two memberships differ when one of them was only requested."""
 
 
 def differing_membership(

@@ -11,7 +11,7 @@ It never sees a score.
 
 from collections.abc import Mapping
 
-from harness.judge.membership import differing_membership
+from harness.judge.membership import UNOBSERVED, differing_membership
 from harness.records.build import Build, differing_facts
 from harness.records.invocation import Invocation, PrecisionMode, ReductionOrder
 from harness.records.switches import SwitchValue, differing_switches
@@ -23,7 +23,7 @@ __all__ = [
     "differing_order",
     "differing_parameters",
     "differing_precision",
-    "in_words",
+    "not_the_same",
 ]
 
 SHOWN = 48
@@ -75,11 +75,20 @@ def differing_order(
     )
 
 
-def in_words(differing: tuple[DifferingParameter, ...]) -> str:
-    """Return the differences as one clause of a sentence."""
-    return "; ".join(
-        f"{one.name} was {one.commit} at commit and {one.replay} at replay" for one in differing
-    )
+def not_the_same(differing: tuple[DifferingParameter, ...]) -> str:
+    """Return why two computations that differ so are no evidence about each other."""
+    if all(one.name == UNOBSERVED for one in differing):
+        what = "not known to be the same computation"
+    else:
+        what = "another computation"
+    return f"{what}, no evidence about the commit: {'; '.join(map(_clause, differing))}"
+
+
+def _clause(one: DifferingParameter) -> str:
+    values = f"{one.commit} at commit and {one.replay} at replay"
+    if one.name == UNOBSERVED:
+        return f"who was computed together was {values}, and this build is not certified invariant"
+    return f"{one.name} was {values}"
 
 
 def _fact(checked: Mapping[str, object], name: str) -> str:

@@ -3,9 +3,12 @@
 What an engine made of these wishes is read back: `Build` and the resolved switches have it.
 """
 
+from enum import StrEnum
+from urllib.parse import urlsplit
+
 from harness.records.document import Record
 
-__all__ = ["Engine", "Transformers", "Vllm"]
+__all__ = ["Dialect", "Endpoint", "Engine", "Transformers", "Vllm"]
 
 
 class Transformers(Record, frozen=True, kw_only=True, tag="transformers", tag_field="name"):
@@ -55,5 +58,63 @@ class Vllm(Record, frozen=True, kw_only=True, tag="vllm", tag_field="name"):
                 raise ValueError(f"engine.{name} must be at least 1, found {getattr(self, name)}")
 
 
-Engine = Transformers | Vllm
+class Dialect(StrEnum):
+    """How a server is asked for the log-probabilities that a head needs."""
+
+    VLLM = "vllm"
+    """By token id (``logprob_token_ids``), at any rank; classifiers too."""
+    OPENAI = "openai"
+    """The most likely tokens of a plain completion: a head's tokens must be among them."""
+
+
+class Endpoint(Record, frozen=True, kw_only=True, tag="endpoint", tag_field="name"):
+    """OpenAI-compatible servers that somebody else runs; nobody sees what they batch.
+
+    `verifier.model` is the checkpoint that they are declared to serve: its tokenizer encodes the
+    rows, and its digest goes into the build as declared, not as read.
+    """
+
+    urls: dict[str, str]
+    """Precision mode -> base URL of the server that runs it, without ``/v1``. A client cannot
+    change a server's precision: the arms' modes and those the guards compare with have one each."""
+    served_model: str
+    """The model's name in requests."""
+    dialect: Dialect = Dialect.VLLM
+    """How log-probabilities are asked for."""
+    top_logprobs: int = 20
+    """For `openai`: how many tokens are asked for; the server may have a limit."""
+    gate: bool = False
+    """Whether a flight is gathered behind vLLM's pause and resume, each with an empty prefix cache;
+    the server needs ``VLLM_SERVER_DEV_MODE=1``."""
+    gate_wait_s: float = 0.05
+    """Time from the last request of a gathered flight to the resume, so that it is there, too."""
+    api_key_env: str | None = None
+    """Environment variable that holds the API key; the key itself is never recorded."""
+    num_connections: int = 64
+    """Requests under way at once, at most: no flight is larger."""
+    num_attempts: int = 4
+    """Times that a request is sent before it is given up."""
+    first_wait_s: float = 0.25
+    """Wait before the second attempt; each later one is twice as long."""
+    timeout_s: float = 120.0
+    """Longest time from sending to answer, of one attempt."""
+
+    def __post_init__(self) -> None:
+        """URLs are plain addresses without a password, and something is sent."""
+        if not self.urls:
+            raise ValueError("engine.urls: name the server of each precision mode")
+        for precision, url in self.urls.items():
+            parts = urlsplit(url)
+            if parts.scheme not in {"http", "https"} or not parts.hostname:
+                raise ValueError(f"engine.urls.{precision}: {url!r} is no http address")
+            if parts.username or parts.password:
+                raise ValueError(f"engine.urls.{precision}: no password here; use api_key_env")
+        for name in ("top_logprobs", "num_connections", "num_attempts"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"engine.{name} must be at least 1, found {getattr(self, name)}")
+        if not self.timeout_s > 0 or not self.first_wait_s >= 0 or not self.gate_wait_s >= 0:
+            raise ValueError("engine: timeout_s is above 0, first_wait_s and gate_wait_s not below")
+
+
+Engine = Transformers | Vllm | Endpoint
 """An engine, told apart by `name` in JSON and YAML."""

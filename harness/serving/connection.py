@@ -45,6 +45,8 @@ class Answer(Record, frozen=True, kw_only=True):
     """The id of the attempt that was answered."""
     body: Any
     """The parsed JSON."""
+    software: str = ""
+    """The ``Server`` header; empty where there is none."""
 
 
 class Connection:
@@ -89,18 +91,33 @@ class Connection:
         )
         return answer.body
 
-    async def post(self, path: str, body: Any, request_id: str = "") -> Answer:
+    async def post(
+        self, path: str, body: Any, request_id: str = "", *, sent: asyncio.Event | None = None
+    ) -> Answer:
         """Post `body` as JSON under ``X-Request-Id`` `request_id` and a number for the attempt.
 
-        Raises InputFileError when the server refuses it, with what it said, and WorkerError when
-        every attempt failed.
+        `sent` is set when the body is on its way, or none will be. Raises InputFileError when the
+        server refuses it, with what it said, and WorkerError when every attempt failed.
         """
-        return await self._retried(
-            lambda attempt: self._client.build_request(
-                "POST", path, json=body, headers={"X-Request-Id": attempt} if request_id else {}
-            ),
-            request_id,
-        )
+        on_its_way = sent or asyncio.Event()
+
+        async def trace(event: str, _: Any) -> None:
+            if event.endswith("send_request_body.complete"):
+                on_its_way.set()
+
+        try:
+            return await self._retried(
+                lambda attempt: self._client.build_request(
+                    "POST",
+                    path,
+                    json=body,
+                    headers={"X-Request-Id": attempt} if request_id else {},
+                    extensions={"trace": trace},
+                ),
+                request_id,
+            )
+        finally:
+            on_its_way.set()
 
     async def _retried(self, build: Callable[[str], httpx.Request], request_id: str) -> Answer:
         last: Exception | str = ""
@@ -115,7 +132,8 @@ class Connection:
                     last = error
                     continue
                 if not _is_passing(response.status_code):
-                    return Answer(request_id=attempt, body=_json(response))
+                    software = response.headers.get("server", "")
+                    return Answer(request_id=attempt, body=_json(response), software=software)
                 last = f"status {response.status_code}: {response.text[:200]}"
         tries = f"after {self._limits.num_attempts} attempts"
         raise WorkerError(f"{self._client.base_url}: no answer {tries} ({last!r}); is it up?")

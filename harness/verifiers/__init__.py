@@ -7,7 +7,7 @@ is loaded by those who only judge.
 from typing import TYPE_CHECKING
 
 from harness.errors import UnsupportedConditionError
-from harness.records.engine import Transformers
+from harness.records.engine import Endpoint, Transformers
 from harness.verifiers.protocol import (
     EncodedRow,
     EngineVerifier,
@@ -50,7 +50,11 @@ def open_verifier(spec: "VerifierSpec", condition: "Condition") -> Verifier:
 
 
 def open_engine(spec: "VerifierSpec", condition: "Condition") -> EngineVerifier:
-    """Start the engine that `spec` names, under `condition`, in this process."""
+    """Start the engine that `spec` names, under `condition`, in this process, or reach it."""
+    if isinstance(spec.engine, Endpoint):
+        from harness.verifiers.endpoint import EndpointVerifier  # noqa: PLC0415 - when asked for
+
+        return EndpointVerifier(spec, condition)
     from harness.verifiers.vllm import VllmVerifier  # noqa: PLC0415 - only when asked for
 
     return VllmVerifier(spec, condition)

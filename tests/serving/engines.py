@@ -231,8 +231,13 @@ class Server(NamedTuple):
 
 
 @contextmanager
-def serving(model: Path, log: Path, *flags: str, allow_pin: bool = True) -> Iterator[Server]:
-    """Run `vllm serve`, recording to `log`, until the end of the block."""
+def serving(
+    model: Path, log: Path, *flags: str, allow_pin: bool = True, is_stock: bool = False
+) -> Iterator[Server]:
+    """Run `vllm serve`, recording to `log`, until the end of the block.
+
+    It has the pause-and-resume gate; a stock one has nothing of ours.
+    """
     port = _free_port()
     settings = json.dumps({"scorepin": {"log": str(log), "allow_pin": allow_pin}})
     command = [
@@ -240,8 +245,9 @@ def serving(model: Path, log: Path, *flags: str, allow_pin: bool = True) -> Iter
         *("--served-model-name", "m", "--host", "127.0.0.1", "--port", str(port)),
         *("--dtype", "float32", "--enforce-eager", "--kv-cache-memory-bytes", str(64 << 20)),
         *("--max-model-len", "512", "--max-num-seqs", "64", "--no-enable-prefix-caching"),
-        *("--scheduler-cls", SCHEDULER, "--middleware", "harness.serving.route.StepLogRoute"),
-        *("--additional-config", settings, *flags),
+        *(() if is_stock else ("--scheduler-cls", SCHEDULER, "--additional-config", settings)),
+        *(() if is_stock else ("--middleware", "harness.serving.route.StepLogRoute")),
+        *flags,
     ]
     log.mkdir(parents=True)
     with (log / "server.txt").open("wb") as printed:
@@ -249,7 +255,7 @@ def serving(model: Path, log: Path, *flags: str, allow_pin: bool = True) -> Iter
             command,
             stdout=printed,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **QUIET, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, **QUIET, "PYTHONPATH": str(ROOT), "VLLM_SERVER_DEV_MODE": "1"},
             cwd=log,
             start_new_session=True,
         )

@@ -38,6 +38,49 @@ def failing(*failures: int | type[httpx.TransportError]) -> tuple[Handler, list[
     return handler, seen
 
 
+async def when_sent(status: int) -> tuple[bool, bool]:
+    """Post to a real socket; return whether `sent` was set before the answer, and at the end."""
+    sent, answered = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(len(b'{"x":1}'))
+        assert b"POST /v1" in head
+        await answered.wait()
+        writer.write(f"HTTP/1.1 {status} x\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, Connection(url, ConnectionLimits(num_attempts=1)) as connection:
+        post = asyncio.create_task(connection.post("/v1", {"x": 1}, sent=sent))
+        assert not sent.is_set()
+        await asyncio.wait_for(sent.wait(), 10)
+        before = not post.done()
+        answered.set()
+        await asyncio.wait([post])
+        assert (post.exception() is None) == (status == 200)
+    return before, sent.is_set()
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_a_body_is_told_to_be_on_its_way_before_the_answer_comes(status: int) -> None:
+    assert asyncio.run(when_sent(status)) == (True, True)
+
+
+def test_a_body_that_never_goes_is_told_too() -> None:
+    async def main() -> bool:
+        sent = asyncio.Event()
+        limits = ConnectionLimits(num_attempts=1)
+        async with Connection("http://127.0.0.1:9", limits) as connection:
+            with pytest.raises(WorkerError):
+                await connection.post("/v1", {"x": 1}, sent=sent)
+        return sent.is_set()
+
+    assert asyncio.run(main())
+
+
 @pytest.mark.parametrize("failure", [429, 500, 503, httpx.ConnectError, httpx.ReadTimeout])
 def test_a_passing_failure_is_tried_again_under_another_id(
     failure: int | type[httpx.TransportError],

@@ -6,8 +6,16 @@ from typing import Any
 import pytest
 
 from harness.errors import InvalidRecordError, UnsupportedConditionError
+from harness.records.engine import Dialect
 from harness.records.verifier import LogLikelihood, LogOdds, Message, Prompt, Reward
-from harness.serving.row_request import row_request, row_score, row_text, words_of
+from harness.serving.row_request import (
+    Reading,
+    row_request,
+    row_score,
+    row_text,
+    row_values,
+    words_of,
+)
 
 HEAD = LogOdds(yes=("Y", "y"), no=("N",))
 
@@ -71,3 +79,40 @@ def test_a_template_is_filled_verbatim_and_a_chat_is_refused() -> None:
     chat = Prompt(chat=(Message(role="user", content="{branch}"),))
     with pytest.raises(UnsupportedConditionError, match="write the prompt as a template"):
         row_text(chat, "c", "b")
+
+
+OPENAI = Reading(dialect=Dialect.OPENAI, num_top=5, texts=("Y", "y", "N"))
+
+
+def test_elsewhere_the_most_likely_tokens_are_asked_for_and_read_by_their_text() -> None:
+    request = row_request(HEAD, [1, 2], (5, 6, 7), reading=OPENAI)
+    assert request.body == {"prompt": [1, 2], "max_tokens": 1, "temperature": 0, "logprobs": 5}
+    top = {"Y": -1.0, "y": -2.0, "x": -0.5, "N": -3.0}
+    answer = {"choices": [{"logprobs": {"top_logprobs": [top]}}]}
+    assert row_values(HEAD, answer, (5, 6, 7), OPENAI) == [-1.0, -2.0, -3.0]
+
+
+def test_a_token_that_is_not_told_is_never_guessed() -> None:
+    answer = {"choices": [{"logprobs": {"top_logprobs": [{"Y": -1.0, "N": -3.0}]}}]}
+    with pytest.raises(UnsupportedConditionError, match="'y' is not among the 2 most likely"):
+        row_values(HEAD, answer, (5, 6, 7), OPENAI)
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_after_reasoning_the_next_token_is_read(dialect: Dialect) -> None:
+    reading = Reading(dialect=dialect, num_reasoning=1, texts=("token_id:5", "token_id:7"))
+    head = LogOdds(yes=("Y",), no=("N",))
+    body = row_request(head, [1], (5, 7), reading=reading).body
+    assert body["max_tokens"] == 2
+    assert ("ignore_eos" in body) == (dialect is Dialect.VLLM)
+    first, second = an_answer(t5=-9.0, t7=-9.0), an_answer(t5=-1.0, t7=-2.0)
+    places = [one["choices"][0]["logprobs"]["top_logprobs"][0] for one in (first, second)]
+    answer = {"choices": [{"logprobs": {"top_logprobs": places}}]}
+    assert row_values(head, answer, (5, 7), reading) == [-1.0, -2.0]
+    with pytest.raises(InvalidRecordError, match=r"generated 1 tokens .* after 1 of reasoning"):
+        row_values(head, first, (5, 7), reading)
+
+
+def test_a_classifier_has_no_plain_dialect() -> None:
+    with pytest.raises(UnsupportedConditionError, match="take dialect vllm"):
+        row_request(Reward(), [1], (), reading=OPENAI)

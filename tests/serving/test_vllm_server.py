@@ -10,22 +10,27 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from msgspec.structs import replace
 
+from harness.conditions.flight import Flight
 from harness.decisions import read_decisions
 from harness.judge.membership import differing_membership
 from harness.judge.parameters import differing_parameters
 from harness.records.commit import CommitRecord, ReplayRecord
 from harness.records.decision import Item
+from harness.records.engine import Endpoint
 from harness.records.membership import BatchMembership, MembershipSource
 from harness.records.tolerance import Equivalence
 from harness.records.verifier import LogOdds, Prompt, VerifierSpec
 from harness.serving.client import ScoredOnServer, ServingClient
 from harness.serving.connection import Connection, ConnectionLimits
-from harness.serving.history import History
+from harness.serving.history import History, SeenStep
 from harness.serving.pin import PinEnd, PinOutcome
 from harness.serving.pin_plan import PinPlan, plan_of_log
 from harness.serving.step_log import TornLineWarning, read_log
+from harness.verifiers import EncodedRow, open_engine
 from tests.serving.engines import WIDE, Asked, Generated, Server, asked, serving, write_model
+from tests.verifiers.cases import a_condition
 
 # vLLM and what it imports warn of one another's deprecations.
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
@@ -106,6 +111,31 @@ def membership(server: Server, *names: str) -> BatchMembership:
 
 def num_equal(left: Mapping[str, Generated], right: Mapping[str, Generated]) -> int:
     return sum(left[name] == right[name] for name in left)
+
+
+def steps_of_flight(server: Server, rows: Sequence[EncodedRow], *, gate: bool) -> list[SeenStep]:
+    """Send `rows` as to a foreign server; return the steps that this one recorded."""
+    engine = Endpoint(urls={"float32": server.url}, served_model="m", gate=gate)
+    spec = replace(VERIFIER, model="embedded:reward", engine=engine)  # only for its tokenizer
+    verifier = open_engine(spec, a_condition())
+    first = history_of(server).num_steps
+    try:
+        verifier.serve(rows, Flight())
+    finally:
+        verifier.close()
+    history = history_of(server)
+    return list(history.between(first, history.num_steps - 1))
+
+
+def test_the_gate_makes_one_step_of_a_flight_in_its_order(server: Server) -> None:
+    lengths = [9, 30, 12, 25, 7, 18, 40, 11, 21, 33, 15, 28]
+    rows = [
+        EncodedRow(token_ids=tuple(range(5, 5 + n)), branch_start=0, branch_end=n) for n in lengths
+    ]
+    (step,) = steps_of_flight(server, rows, gate=True)
+    assert [slot.num_tokens for slot in step.rows] == lengths
+    loose = steps_of_flight(server, rows, gate=False)
+    assert len(loose) > 1, "negative control: without the gate nothing holds a flight together"
 
 
 def test_sixteen_clients_are_replayed_bitwise_in_another_order(server: Server) -> None:
