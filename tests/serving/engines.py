@@ -57,7 +57,9 @@ class Asked(NamedTuple):
     num_tokens: int
 
 
-def write_model(folder: Path, intermediate_size: int, *, labels: int = 0) -> Path:
+def write_model(
+    folder: Path, intermediate_size: int, *, labels: int = 0, hidden_size: int = 256
+) -> Path:
     """Write a two-layer model with random float32 weights: causal, or a classifier."""
     os.environ.update(QUIET)  # before torch counts its threads
     import torch  # noqa: PLC0415 - where vLLM is
@@ -65,11 +67,11 @@ def write_model(folder: Path, intermediate_size: int, *, labels: int = 0) -> Pat
 
     shape: dict[str, Any] = {
         "vocab_size": 447,
-        "hidden_size": 256,
+        "hidden_size": hidden_size,
         "intermediate_size": intermediate_size,
         "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
+        "num_attention_heads": hidden_size // 64,
+        "num_key_value_heads": hidden_size // 128,
         "max_position_embeddings": 1024,
     }
     special: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
