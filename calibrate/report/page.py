@@ -23,6 +23,7 @@ from calibrate.report.figures import (
     detection_curve,
     winner_leads,
 )
+from harness.records.batching import InFlight
 from harness.records.document import Record
 
 if TYPE_CHECKING:
@@ -84,6 +85,17 @@ def _figures(arm: ArmContent, unit: str) -> Iterator[Figure]:
     yield from _moved_figures(arm, marks, unit)
 
 
+def _sizes_caption(arm: ArmContent) -> str:
+    if isinstance(arm.evidence.arm.batching, InFlight):
+        return (
+            "Each decision in flights of so many requests, in file order, against its rows alone."
+        )
+    return (
+        "Each decision in batches of so many rows, in file order, against its rows alone: the "
+        "padded width changes too."
+    )
+
+
 def _moved_figures(arm: ArmContent, marks: dict[str, float], unit: str) -> Iterator[Figure]:
     spreads = axis_spreads(arm.evidence.axes)
     yield _figure(
@@ -93,8 +105,7 @@ def _moved_figures(arm: ArmContent, marks: dict[str, float], unit: str) -> Itera
     if sizes := batch_sizes(arm.evidence):
         yield _figure(
             batch_size_chart(sizes, _boundaries(arm), unit),
-            "Each decision in batches of so many rows, in file order, against its rows alone: the "
-            "padded width changes too.",
+            _sizes_caption(arm),
         )
     if gaps := winner_leads(arm.evidence):
         yield _figure(gaps_chart(gaps, marks, unit), _gaps_caption(gaps))

@@ -32,7 +32,7 @@ from harness.records.verifier import VerifierSpec
 from harness.serving.connection import Connection
 from harness.serving.pin import PinEnd, PinOutcome
 from harness.serving.pin_plan import PinPlan, PlannedRequest, plan_of_steps
-from harness.serving.row_request import row_request, row_score, row_text, words_of
+from harness.serving.row_request import Reading, row_request, row_score, row_text, words_of
 from harness.serving.server_build import (
     ServerBuild,
     build_of,
@@ -73,6 +73,7 @@ class ServingClient:
         """
         self._connection, self._model, self._verifier = connection, model, verifier
         self._words = words_of(verifier.head)
+        self._reading = Reading(num_reasoning=verifier.reasoning_tokens)
         self._token_ids: tuple[int, ...] | None = None
         self._server: ServerBuild | None = None
 
@@ -131,7 +132,7 @@ class ServingClient:
         recorded = commit.invocation.batch_membership
         names = {slot.request_id: _new_name() for slot in _slots(recorded)}
         prompts = {
-            names[slot.request_id]: self._prompt(slot, items, equivalence)
+            names[slot.request_id]: self._prompt(slot, recorded, items, equivalence)
             for slot in _slots(recorded)
         }
         missing = [name for name, prompt in prompts.items() if prompt is None]
@@ -176,7 +177,11 @@ class ServingClient:
         )
 
     def _prompt(
-        self, slot: Slot, items: Mapping[str, Item], equivalence: Equivalence
+        self,
+        slot: Slot,
+        recorded: BatchMembership,
+        items: Mapping[str, Item],
+        equivalence: Equivalence,
     ) -> str | list[int] | None:
         """Return the prompt of a recorded slot, a stand-in for it, or None."""
         item = items.get(slot.content_digest)
@@ -186,7 +191,7 @@ class ServingClient:
             advice = "its text is not in the item store, so it cannot be replayed"
             raise InputFileError(f"branch {slot.branch_id!r}: {advice}")
         if equivalence is Equivalence.SHAPE:
-            return [_STAND_IN_TOKEN] * (slot.num_computed_tokens + slot.num_tokens)
+            return [_STAND_IN_TOKEN] * _reach(recorded, slot.request_id)
         return None
 
     async def _rows(self, prompts: Mapping[str, str | list[int]]) -> list[_Row]:
@@ -201,10 +206,13 @@ class ServingClient:
     async def _row(self, name: str, prompt: str | list[int], token_ids: Sequence[int]) -> _Row:
         head = self._verifier.head
         special = self._verifier.prompt.add_special_tokens
-        request = row_request(head, prompt, token_ids, add_special_tokens=special)
+        request = row_request(
+            head, prompt, token_ids, add_special_tokens=special, reading=self._reading
+        )
         body = {"model": self._model, **request.body}
         answer = await self._connection.post(request.path, body, name)
-        return _Row(request_id=answer.request_id, score=row_score(head, answer.body, token_ids))
+        score = row_score(head, answer.body, token_ids, self._reading)
+        return _Row(request_id=answer.request_id, score=score)
 
     async def _tokens(self) -> tuple[int, ...]:
         if self._token_ids is None:
@@ -263,9 +271,7 @@ def _plan(
     wait_s: float,
 ) -> PinPlan:
     """Return the plan of a commit's steps; a prompt of token ids is a stand-in of any content."""
-    digests: dict[str, str] = {}
-    for slot in _slots(recorded):
-        digests.setdefault(slot.request_id, slot.content_digest)
+    digests = {slot.request_id: slot.content_digest for slot in _slots(recorded)}
     requests = {
         recorded_id: PlannedRequest(
             name=name,
@@ -277,9 +283,20 @@ def _plan(
 
 
 def _slots(membership: BatchMembership) -> list[Slot]:
-    """Return a slot of each request: its last, which tells how far it came."""
-    found = {slot.request_id: slot for step in membership.steps for slot in step.slots}
+    """Return a slot of each request: its first, which goes by the digest of its prompt.
+
+    Later ones go by the digest of what was generated, too.
+    """
+    found: dict[str, Slot] = {}
+    for slot in (slot for step in membership.steps for slot in step.slots):
+        found.setdefault(slot.request_id, slot)
     return list(found.values())
+
+
+def _reach(membership: BatchMembership, request_id: str) -> int:
+    """Return how many tokens of a request were computed in the end."""
+    slots = (slot for step in membership.steps for slot in step.slots)
+    return max(s.num_computed_tokens + s.num_tokens for s in slots if s.request_id == request_id)
 
 
 def _items(decision: Decision, membership: BatchMembership) -> tuple[Item, ...]:

@@ -127,12 +127,17 @@ def row_values(
         raise InvalidRecordError(f"the server's answer has no score: {error!r}") from error
 
 
-def row_score(head: Head, answer: Any, token_ids: Sequence[int]) -> float:
+def row_score(
+    head: Head,
+    answer: Any,
+    token_ids: Sequence[int],
+    reading: Reading = Reading(),  # noqa: B008 - frozen
+) -> float:
     """Return the score in a server's answer; NaN for one that the server could not compute.
 
     Raises InvalidRecordError for an answer that holds none.
     """
-    values = row_values(head, answer, token_ids)
+    values = row_values(head, answer, token_ids, reading)
     if isinstance(head, Reward):
         return values[0]
     num_yes = len(head.yes) if isinstance(head, LogOdds) else 0

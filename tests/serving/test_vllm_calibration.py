@@ -16,7 +16,7 @@ from harness.judge.classify import judge
 from harness.judge.tolerances import Tolerances
 from harness.records.batching import InFlight
 from harness.records.commit import CommitRecord, ReplayRecord
-from harness.records.decision import Item
+from harness.records.decision import Decision, Item
 from harness.records.engine import Vllm
 from harness.records.invocation import PrecisionName
 from harness.records.scores import to_wire
@@ -176,10 +176,12 @@ def url(wide: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.url
 
 
-async def served(url: str, verifier: VerifierSpec) -> tuple[list[CommitRecord], list[ReplayRecord]]:
+async def served(
+    url: str, verifier: VerifierSpec, decisions: Sequence[Decision] = DECISIONS[:6]
+) -> tuple[list[CommitRecord], list[ReplayRecord]]:
     async with Connection(url) as connection:
         client = ServingClient(connection, "m", verifier)
-        done = [await client.score(one) for one in DECISIONS[:6]]  # no more rows than measured
+        done = [await client.score(one) for one in decisions]  # no more rows than measured
         items = {item.content_digest: item for one in done for item in one.items}
         commits = [one.commit for one in done]
         return commits, [await client.replay(one, items) for one in commits]
@@ -199,6 +201,23 @@ def test_a_tolerance_measured_offline_speaks_for_a_servers_commits(
     ]
     faults = verdicts(commits, planted, tolerances)
     assert {(one.kind, one.fault) for one in faults} == {(VerdictKind.DIVERGENCE, True)}
+
+
+def test_a_judge_that_reasons_on_a_server_is_replayed_in_its_own_steps(
+    url: str, wide: Path
+) -> None:
+    verifier = a_verifier(wide, 4)
+    commits, replays = asyncio.run(served(url, verifier))
+    assert [one.notes for one in replays] == [()] * len(replays)
+    assert [one.numeric_scores() for one in replays] == [dict(one.scores) for one in commits]
+    apart = [
+        replace(one, decision_id=branch.branch_id, branches=(branch,))
+        for one in DECISIONS[:2]
+        for branch in one.branches
+    ]
+    alone, _ = asyncio.run(served(url, verifier, apart))
+    together = [score for one in commits[:2] for score in one.scores.values()]
+    assert [score for one in alone for score in one.scores.values()] != together
 
 
 def test_it_does_not_speak_for_a_server_with_other_flags(
